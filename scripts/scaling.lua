@@ -36,6 +36,20 @@ scaling.models = {
     {5.55e6, 330, 2}, {2.049e6, 2}}},
 }
 
+--- Returns cost.all_reduce's results; of a machine with `measured`, {{bytes, seconds}, …}, ascending, the seconds that
+--- these say, between their points and beyond.
+function scaling.all_reduce(machine, gpus, bytes, algorithm)
+  local points = machine.measured
+  if gpus == 1 or not points then return cost.all_reduce(machine, gpus, bytes, algorithm) end
+  local low, high = points[1], points[#points]
+  for i = 1, #points - 1 do
+    if bytes >= points[i][1] then low, high = points[i], points[i + 1] end
+  end
+  if #points == 1 then return points[1][2] * math.max(1, bytes / points[1][1]), "measured" end
+  if bytes <= points[1][1] then return points[1][2], "measured" end
+  return low[2] + (bytes - low[1]) * (high[2] - low[2]) / (high[1] - low[1]), "measured"
+end
+
 --- Returns a model of one kind of layer: for questions of which only the number of parameters is known.
 function scaling.even(parameters, layers)
   return {layers = {{parameters / layers, 1, layers}}}
@@ -123,7 +137,7 @@ function scaling.simulate(options)
   local traffic, largest, algorithm = 0, -1, "none"
   for _, b in ipairs(buckets) do
     local which
-    b.seconds, which = cost.all_reduce(machine, n, b.bytes * o.compress, o.algorithm)
+    b.seconds, which = scaling.all_reduce(machine, n, b.bytes * o.compress, o.algorithm)
     traffic = traffic + b.seconds
     if b.bytes > largest then largest, algorithm = b.bytes, which end
   end

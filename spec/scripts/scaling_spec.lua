@@ -167,9 +167,9 @@ describe("the simulation of scaling #lua", function()
 
   it("goes by measured links between their points and beyond", function()
     local measured = {node = 2, measured = {{1e6, 1e-3}, {3e6, 2e-3}}}
-    assert.near(1.5e-3, (cost_model.all_reduce(measured, 2, 2e6)), 1e-12)
-    assert.near(3e-3, (cost_model.all_reduce(measured, 2, 5e6)), 1e-12)
-    assert.equal(1e-3, (cost_model.all_reduce(measured, 2, 10)))
+    assert.near(1.5e-3, (scaling.all_reduce(measured, 2, 2e6)), 1e-12)
+    assert.near(3e-3, (scaling.all_reduce(measured, 2, 5e6)), 1e-12)
+    assert.equal(1e-3, (scaling.all_reduce(measured, 2, 10)))
   end)
 
   it("prints a table, JSON, and what is wrong with an option", function()

@@ -69,6 +69,13 @@ function lists.slice(list, first, last)
   return out
 end
 
+--- Returns the sum of a list of numbers, or of f(value) of its entries.
+function lists.sum(list, f)
+  local total = 0
+  for _, v in ipairs(list) do total = total + (f and f(v) or v) end
+  return total
+end
+
 --- Returns the product of a list of numbers; 1 for an empty one.
 function lists.product(list)
   local product = 1

@@ -295,9 +295,7 @@ end
 function files.shards_of(path, metadata)
   local about = about_of(metadata) or {}
   local file = {path = path, about = {shards = type(about.shards) == "table" and about.shards or {}}}
-  local paths = {}
-  for i in ipairs(file.about.shards) do paths[i] = shard_path(file, i) end
-  return paths
+  return lists.map(file.about.shards, function(_, i) return (shard_path(file, i)) end)
 end
 
 -- Returns the set of paths of the objects whose states are in the shards of a file; each shard has a part of each.

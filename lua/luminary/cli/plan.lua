@@ -83,10 +83,11 @@ end
 local function blocks_of(net)
   local nn, most, blocks = load_module "luminary.nn", 0, nil
   for _, m in ipairs(net:modules()) do
-    local n, same = 0, (m:is(nn.ModuleList) or m:is(nn.Sequential)) and #m > 0
-    for i = 1, same and #m or 0 do same = same and m[i].__name == m[1].__name end
-    for _, p in ipairs(same and m:parameters() or {}) do n = n + p:numel() end
-    if n > most then most, blocks = n, m end
+    local is_list = (m:is(nn.ModuleList) or m:is(nn.Sequential)) and #m > 0
+    if is_list and lists.every(m, function(each) return each.__name == m[1].__name end) then
+      local n = lists.sum(m:parameters(), core.methods.numel)
+      if n > most then most, blocks = n, m end
+    end
   end
   return blocks or fail "the model has no list (nn.ModuleList, nn.Sequential) of blocks of one class"
 end

@@ -104,19 +104,8 @@ local all_reduces = {
 }
 
 --- Seconds of an all_reduce of that many bytes, and which algorithm that is: "ring", "tree", "hierarchical" or "best".
---- A machine with `measured` ({{bytes, seconds}, …}, ascending) is believed instead.
 function cost.all_reduce(machine, gpus, bytes, algorithm)
   if gpus == 1 then return 0, "none" end
-  if machine.measured then
-    local points = machine.measured
-    local low, high = points[1], points[#points]
-    for i = 1, #points - 1 do
-      if bytes >= points[i][1] then low, high = points[i], points[i + 1] end
-    end
-    if #points == 1 then return points[1][2] * math.max(1, bytes / points[1][1]), "measured" end
-    if bytes <= points[1][1] then return points[1][2], "measured" end
-    return low[2] + (bytes - low[1]) * (high[2] - low[2]) / (high[1] - low[1]), "measured"
-  end
   if algorithm ~= "best" then return all_reduces[algorithm](machine, gpus, bytes), algorithm end
   local min_seconds, which = math.huge, nil
   for name, seconds_of in pairs(all_reduces) do

@@ -116,8 +116,7 @@ function Mesh:call(f, ...)
 end
 
 function Mesh:__tostring()
-  local dims = {}
-  for d, n in ipairs(self.shape) do dims[d] = ("%s = %d"):format(name_of(self, d), n) end
+  local dims = lists.map(self.shape, function(n, d) return ("%s = %d"):format(name_of(self, d), n) end)
   return ("DeviceMesh(%s, {%s}, %s)"):format(self.device_type, table.concat(dims, ", "), self:describe_rank())
 end
 
@@ -221,4 +220,11 @@ local init = signature.of([[init_device_mesh(device_type: "cpu" | "cuda", mesh_s
   return setmetatable(mesh, Mesh)
 end)
 
-return {init_device_mesh = init, is_mesh = function(v) return getmetatable(v) == Mesh end}
+-- Fails for `who` unless v is a mesh; most: the largest number of its dims (1).
+local function check_mesh(who, v, most)
+  if getmetatable(v) == Mesh and v.ndim <= (most or 1) then return end
+  options.must_be(who, "mesh", most and ("a result of dist.init_device_mesh with 1 to %d dims"):format(most)
+    or 'a mesh of one dim, such as mesh["tensor"]', v)
+end
+
+return {init_device_mesh = init, check = check_mesh}

@@ -5,8 +5,8 @@ local load_module = require "luminary.base.load_module"
 local options = require "luminary.base.options"
 
 --- alike(group, who, what, lines, more): Compares this rank's description, a list of lines, with the first rank's.
---- Collective. If any differs, all ranks fail, and the error names the first difference: "who: the <what> from rank 0's:
---- here …; there …". more: the name of a missing line.
+--- Collective. If any differs, all ranks fail, and the error names the first difference: "who: the <what> from rank
+--- 0's: here …; there …". more: the name of a missing line.
 return function(group, who, what, lines, more)
   if group.size == 1 then return end
   local broadcast = load_module("luminary.distributed.objects").broadcast_object_list

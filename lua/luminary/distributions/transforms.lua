@@ -425,9 +425,8 @@ define("PositiveDefiniteTransform", {
 
 -- Returns the list of f(transform, part of x, part of y or nil) for each transform of t.
 local function mapped(t, f, x, y)
-  local xs, ys, out = t._parts(x, t), y and t._parts(y, t), {}
-  for i, part in ipairs(t.transforms) do out[i] = f(part, xs[i], ys and ys[i]) end
-  return out
+  local xs, ys = t._parts(x, t), y and t._parts(y, t)
+  return lists.map(t.transforms, function(part, i) return f(part, xs[i], ys and ys[i]) end)
 end
 
 -- Returns the list of the transforms' `domain` or `codomain`.

@@ -114,8 +114,8 @@ end
 
 -- Returns the text of a module with one line for each parameter.
 local function parameters_repr(self)
-  local lines, record = {}, records.of(self)
-  for i, name in ipairs(record.param) do lines[i] = parameter_text(name, record.values[name]) end
+  local record = records.of(self)
+  local lines = lists.map(record.param, function(name) return parameter_text(name, record.values[name]) end)
   return #lines == 0 and self.__name .. "()" or ("%s(\n%s\n)"):format(self.__name, table.concat(lines, "\n"))
 end
 

@@ -175,8 +175,7 @@ local function infos_text(infos)
 end
 
 function Model:extra_repr()
-  local count = 0
-  for _, p in ipairs(self:parameters()) do count = count + p:numel() end
+  local count = lists.sum(self:parameters(), core.methods.numel)
   return ("'%s', %s -> %s, %d nodes, %d parameters"):format(printable_name(self.source, 100), infos_text(self.inputs),
     infos_text(self.outputs), self.node_count, count)
 end

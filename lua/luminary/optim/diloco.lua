@@ -20,8 +20,8 @@ DiLoCo.init = signature.of([[DiLoCo(optimizer, {sync_every: count = 500, outer_l
   self:follow()
   local params, lines = self:all_parameters(), {("steps between synchronizations %d"):format(opts.sync_every)}
   for i, p in ipairs(params) do
-    load_module("luminary.nn.parallel.shards").check_replicas("DiLoCo", "parameter " .. i, p, group, "pass the group "
-      .. "of another dim, and let DistributedDataParallel average these over the group that divides the experts")
+    load_module("luminary.nn.parallel.shards").check_replicas("DiLoCo", "parameter " .. i, p, group,
+      "pass the group of another dim, and let DistributedDataParallel average these over the group of the experts")
     lines[i + 1] = ("parameter %d, %s [%s]"):format(i, p.dtype, table.concat(p.shape, ", "))
   end
   load_module "luminary.distributed.same_on_all_ranks"(group, "DiLoCo", "ranks differ", lines, "parameter")

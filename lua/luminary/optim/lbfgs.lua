@@ -170,8 +170,7 @@ local histories = {"old_dirs", "old_stps", "ro"}
 
 --- Converts a state of PyTorch's or ours: vectors become this optimizer's own, tensors of one element become numbers.
 function LBFGS:adopt_state(p, state, _mine, refuse)
-  local total = 0
-  for _, each in ipairs(self.param_groups[1].params) do total = total + each:numel() end
+  local total = lists.sum(self.param_groups[1].params, core.methods.numel)
   local function adopt(key, value)
     if options.is_plain(value) then return lists.map(value, function(v) return adopt(key, v) end) end
     if not core.is_tensor(value) then return value end

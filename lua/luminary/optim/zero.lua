@@ -247,16 +247,7 @@ end
 --- this rank. Of a Pipeline, it has the numbers of an optimizer of the complete model.
 function Zero:shard_state_dict()
   self:follow()
-  if self.process_group.size == 1 then return shards().state_of_optimizer(self) end
-  local dict, numbers, groups = self.part:state_dict(), shards().numbers(self)
-  local states = dict.state
-  dict.shards, dict.state = {}, {}
-  for g, group in ipairs(groups or {}) do dict.param_groups[g].params = group end
-  for n, own in ipairs(self.part:all_parameters()) do
-    local number = numbers and numbers[n] or n
-    dict.shards[number], dict.state[number] = shards().of[own], states[n]
-  end
-  return dict
+  return shards().state_of_optimizer(self, self.process_group.size > 1 and self.part or nil)
 end
 
 -- Loads states by a method of `part`, and takes over the groups that it has then.

@@ -9,14 +9,7 @@ local options = require "luminary.base.options"
 local signature = require "luminary.base.signature"
 local module_calls = require "luminary.watch.module_calls"
 
-local product = lists.product
-
--- Returns the sum of f over tensors.
-local function sum(tensors, f)
-  local total = 0
-  for _, t in ipairs(tensors) do total = total + f(t) end
-  return total
-end
+local product, sum = lists.product, lists.sum
 
 local function elements(t) return t:numel() end
 local function bytes(t) return t:numel() * t:element_size() end

@@ -235,7 +235,7 @@ describe("nn.parallel.context_parallel", function()
       contains(message(context_parallel, mesh, {buffers = {x}, dims = {2}}, print),
         "the size of buffer 1 in dim 2 must be divisible by 4, twice the number of ranks, got 2")
       contains(message(context_parallel, mesh, {buffers = {x}}, print), "expected options {buffers = {…}, dims = {…}}")
-      contains(message(context_parallel, {}, {buffers = {x}, dims = {3}}, print), "mesh must be one dim")
+      contains(message(context_parallel, {}, {buffers = {x}, dims = {3}}, print), "mesh must be a mesh of one dim")
       contains(message(context_unshard, mesh, {buffers = {x}, dims = {5}}), "dim")
     ]])
   end)

@@ -83,7 +83,7 @@ describe("nn.MixtureOfExperts", function()
     local m = nn.MixtureOfExperts(4, 3, 2, { top_k = 1 })
     assert.error_matches(function() m(lm.ones(2, 3)) end, "expected x to have shape %[%.%.%., 4%], got %[2, 3%]")
     assert.error_matches(function() nn.MixtureOfExperts(4, 3, 2, { top_k = 3 }) end, "top_k must be at most")
-    assert.error_matches(function() nn.MixtureOfExperts(4, 3, 2, { mesh = {} }) end, "mesh must be one dim")
+    assert.error_matches(function() nn.MixtureOfExperts(4, 3, 2, { mesh = {} }) end, "mesh must be a mesh of one dim")
     local x = lm.randn(5, 4)
     assert.equal(0, (m:clone()(x) - m(x)):abs():max():item())
     m:float()
@@ -318,7 +318,7 @@ describe("nn.MixtureOfExperts over ranks", function()
       local mesh = dist.init_device_mesh("cpu", {1, 2}, {names = {"shard", "expert"}})
       contains(message(nn.MixtureOfExperts, 4, 4, 3, {mesh = mesh["expert"]}),
         "num_experts (3) must be divisible by the number of ranks (2)")
-      contains(message(nn.MixtureOfExperts, 4, 4, 4, {mesh = mesh}), "mesh must be one dim")
+      contains(message(nn.MixtureOfExperts, 4, 4, 4, {mesh = mesh}), "mesh must be a mesh of one dim")
       local x = lm.randn(3, 6):requires_grad_()
       local function twice(net) return lm.autograd.grad(net(x):sum(), {x}, {create_graph = true}) end
       contains(message(twice, experts(mesh["expert"])),

@@ -154,7 +154,7 @@ describe("nn.parallel.fully_shard", function()
         local x, y = batch(1)
         local function pass() loss_of(net, part_of(x), part_of(y)):backward() end
         for step = 1, 3 do
-          net.blocks[1].up.weight:requires_grad_(step == 2) -- by all ranks
+          net.blocks[1].up.weight:requires_grad_(step == 2) -- all ranks do
           pass()
         end
         net.blocks[2].up.bias:requires_grad_(rank ~= $changed)

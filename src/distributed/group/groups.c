@@ -208,8 +208,6 @@ done:
   return status;
 }
 
-const char *lm_group_backend(const lm_group *g) { return g->core->backend; }
-
 lm_status lm_group_backend_check(const char *backend, char text[LM_GROUP_TEXT]) {
   lm_backends backends;
   lm_status status = lm_backends_parse(backend, &backends);

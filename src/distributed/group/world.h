@@ -45,7 +45,6 @@ LM_API lm_status lm_world_backend(const lm_world *w, const char **out);
 LM_API lm_status lm_group_new(lm_world *w, const char *backend, int n, const int *ranks, double timeout,
                               lm_group **out);
 LM_API void lm_group_close(lm_group *g); /* g may be NULL */
-const char *lm_group_backend(const lm_group *g);
 enum { LM_GROUP_TEXT = 256 };
 /* Checks that a group can have that backend, and writes its normalized text. Loads plug-ins; the error lists the
  * available backends. */

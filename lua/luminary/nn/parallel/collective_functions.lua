@@ -13,6 +13,7 @@
 ---
 --- Errors of a collective name this rank's place in the mesh.
 local core = require "luminary.core"
+local lists = require "luminary.base.lists"
 local options = require "luminary.base.options"
 local autograd = require "luminary.autograd.function"
 local dist = require "luminary.distributed"
@@ -46,13 +47,14 @@ local function by_rank(who, t, d, n)
   return t:unflatten(d, {n, t:size(d) / n}):movedim(d, 1)
 end
 
--- Returns the parts of all ranks, joined along dim d.
-local function gathered(t, mesh, d)
-  local group = mesh.groups[1]
-  local joined = ops.empty({group.size, unpack(t.shape)}, {dtype = t.dtype, device = t.device})
-  mesh:call(dist.all_gather_into_tensor, joined, t, {group = group})
-  return joined:movedim(1, d):flatten(d, d + 1)
+--- stacked(t, mesh): Returns the tensors of all ranks, stacked in dim 1; no gradients are recorded.
+function functions.stacked(t, mesh)
+  local joined = ops.empty({mesh:size(), unpack(t.shape)}, {dtype = t.dtype, device = t.device})
+  return mesh:call(dist.all_gather_into_tensor, joined, t, {group = mesh.groups[1]})
 end
+
+-- Returns the parts of all ranks, joined along dim d.
+local function gathered(t, mesh, d) return functions.stacked(t, mesh):movedim(1, d):flatten(d, d + 1) end
 
 --- copy(t, mesh): Returns t; backward sums the gradients of all ranks.
 define("copy", "reduce", function(t) return t end)
@@ -88,8 +90,7 @@ end)
 --- all_to_all(t, mesh, sent, received): Sends rows of t, sent[r] of them to rank r - 1 after those of the ranks before.
 --- Returns the received[r] rows of each rank, in the order of ranks. Without the lists all ranks exchange equal parts.
 define("all_to_all", "all_to_all", function(t, mesh, sent, received)
-  local rows = 0
-  for _, n in ipairs(received or {t:size(1)}) do rows = rows + n end
+  local rows = received and lists.sum(received) or t:size(1)
   local result = ops.empty({rows, unpack(t.shape, 2)}, {dtype = t.dtype, device = t.device})
   mesh:call(dist.all_to_all_single, result, t:contiguous(), {
     group = mesh.groups[1], input_split_sizes = sent, output_split_sizes = received,

@@ -315,8 +315,7 @@ function comm.chunk_sizes(n, count, shares)
     for first = 0, n - 1, size do sizes[#sizes + 1] = math.min(size, n - first) end
     return sizes
   end
-  local total = 0
-  for _, share in ipairs(shares) do total = total + share end
+  local total = lists.sum(shares)
   for _, share in ipairs(shares) do
     if n == 0 then break end
     local size = math.min(n, math.max(1, math.floor(n * share / total + 0.5)))
@@ -336,8 +335,7 @@ comm.scatter = signature.of([[scatter(x: tensor, devices, {chunk_sizes: table,
   local sizes = opts.chunk_sizes or comm.chunk_sizes(x:size(dim), #devices)
   if #sizes > #devices then fail("scatter: chunk_sizes has %d entries for %d devices", #sizes, #devices) end
   local pieces = methods.split(x, sizes, dim)
-  for i, piece in ipairs(pieces) do pieces[i] = piece:to {device = devices[i], non_blocking = true} end
-  return pieces
+  return lists.map(pieces, function(piece, i) return piece:to {device = devices[i], non_blocking = true} end)
 end)
 
 --- Gathers tensors of several devices on one device.

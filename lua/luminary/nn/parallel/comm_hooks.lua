@@ -2,6 +2,7 @@
 --- hook).
 local core = require "luminary.core"
 local class = require "luminary.base.class"
+local lists = require "luminary.base.lists"
 local options = require "luminary.base.options"
 local groups = require "luminary.distributed.groups"
 local collectives = require "luminary.distributed.collectives"
@@ -24,10 +25,8 @@ function Bucket:index() return self.number end
 function Bucket:is_last() return self.number == core.reducer_buckets(self.reducer) end
 
 local function map(bucket, f)
-  local list = {}
   bucket:buffer()
-  for k, i in ipairs(bucket.members) do list[k] = f(i) end
-  return list
+  return lists.map(bucket.members, f)
 end
 
 function Bucket:gradients()

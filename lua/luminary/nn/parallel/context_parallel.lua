@@ -14,6 +14,7 @@ local autograd = require "luminary.autograd.function"
 local agree = require "luminary.distributed.agree"
 local dist = require "luminary.distributed.collectives"
 local device_mesh = require "luminary.distributed.device_mesh"
+local functions = require "luminary.nn.parallel.collective_functions"
 local part = require "luminary.nn.sequence_part"
 local shapes = require "luminary.tensor.shapes"
 
@@ -181,15 +182,11 @@ end
 
 -- Returns a list of tensors and their dims, checked.
 local function read(name, mesh, opts)
-  if not device_mesh.is_mesh(mesh) or mesh.ndim ~= 1 then
-    options.must_be(name, "mesh", 'one dim of a result of dist.init_device_mesh, such as mesh["context"]', mesh)
-  end
+  device_mesh.check(name, mesh)
   local o = options.check(name, opts, {buffers = {"tensor[]"}, dims = {"integer[]"}})
-  local dims = {}
   if not o.buffers or not o.dims then fail("%s: expected options {buffers = {…}, dims = {…}}", name) end
   if #o.buffers ~= #o.dims then options.wrong_length(name, "dims", #o.buffers, "buffer", #o.dims) end
-  for i, t in ipairs(o.buffers) do dims[i] = shapes.dim_of(name, t, o.dims[i]) end
-  return o.buffers, dims
+  return o.buffers, lists.map(o.buffers, function(t, i) return shapes.dim_of(name, t, o.dims[i]) end)
 end
 
 local public = {}
@@ -221,9 +218,7 @@ public.context_unshard = signature.of("context_unshard(mesh, options: table)", f
   for i, t in ipairs(buffers) do
     full[i] = core.no_grad(core.scope, function()
       local own, positions = t:detach():transpose(1, dims[i]):contiguous(), {}
-      local length = own:size(1)
-      local joined = ops.empty({size * length, unpack(own.shape, 2)}, {dtype = t.dtype, device = t.device})
-      mesh:call(dist.all_gather_into_tensor, joined, own, {group = mesh.groups[1]})
+      local length, joined = own:size(1), functions.stacked(own, mesh):flatten(1, 2)
       for rank = 0, size - 1 do positions[rank + 1] = part.positions_of(rank, size, length, t.device) end
       if size == 1 then return joined:transpose(1, dims[i]) end
       return joined:index_select(1, ops.cat(positions, 1):argsort(1)):transpose(1, dims[i])

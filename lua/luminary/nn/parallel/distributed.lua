@@ -111,9 +111,7 @@ end)
 
 --- Copies the parameters and buffers of the root, a rank of the group, to all ranks.
 function DDP:share(root)
-  local all = lists.slice(self.replicas)
-  for _, t in ipairs(self.module_buffers) do all[#all + 1] = t end
-  core.reducer_share(self.process_group.handle, all, root)
+  core.reducer_share(self.process_group.handle, lists.joined(self.replicas, self.module_buffers), root)
 end
 
 -- ---- running a batch, whose backward averages gradients

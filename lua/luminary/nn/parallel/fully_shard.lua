@@ -550,14 +550,6 @@ local function collect(module)
   return entries, parts
 end
 
--- Makes all ranks of the mesh hold the values of its first one.
-local function broadcast(mesh, t)
-  for d = mesh.ndim, 1, -1 do
-    local group = mesh.groups[d]
-    if group.size > 1 then mesh:call(dist.broadcast, t, group.ranks[1], {group = group}) end
-  end
-end
-
 -- Replaces each parameter by this rank's rows of it. Returns buckets of parameters that are gathered together.
 local function make_buckets(unit, entries)
   local open, buckets = {}, {}
@@ -573,7 +565,7 @@ local function make_buckets(unit, entries)
     about.names, about.owner, about.mesh, about.device = entry.names, unit.owner, unit.mesh, unit.device
     core.no_grad(core.scope, function()
       local full = p:detach():contiguous()
-      broadcast(unit.mesh, full)
+      shards.broadcast(unit.mesh, full)
       p.grad = nil
       core.set_data(p, shards.cut(about, full):to(unit.offload and "cpu" or p.device))
     end)
@@ -602,9 +594,7 @@ local default_mesh -- the mesh of all ranks, with its group
 
 local function mesh_of(mesh, device)
   if mesh ~= nil then
-    if not device_mesh.is_mesh(mesh) or mesh.ndim > 2 then
-      options.must_be(who, "mesh", "a result of dist.init_device_mesh with 1 or 2 dims", mesh)
-    end
+    device_mesh.check(who, mesh, 2)
     return mesh
   end
   local default = groups.need(who)

@@ -1,6 +1,7 @@
 --- Compresses gradients with error feedback, for communication hooks: by low rank (PowerSGD) and to 8-bit integers.
 local core = require "luminary.core"
 local class = require "luminary.base.class"
+local lists = require "luminary.base.lists"
 local options = require "luminary.base.options"
 local rank_and_size = require "luminary.base.rank_and_size"
 local signature = require "luminary.base.signature"
@@ -101,9 +102,7 @@ local function split(message, list)
 end
 
 local function joined(list)
-  local flat = {}
-  for i, t in ipairs(list) do flat[i] = t:reshape(-1) end
-  return ops.cat(flat)
+  return ops.cat(lists.map(list, function(t) return t:reshape(-1) end))
 end
 
 function PowerSGD:reduce(bucket, group)

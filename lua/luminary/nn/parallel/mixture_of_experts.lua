@@ -5,7 +5,6 @@ local core = require "luminary.core"
 local lists = require "luminary.base.lists"
 local options = require "luminary.base.options"
 local signature = require "luminary.base.signature"
-local dist = require "luminary.distributed.collectives"
 local device_mesh = require "luminary.distributed.device_mesh"
 local alike = require "luminary.distributed.same_on_all_ranks"
 local layer = require "luminary.nn.define_layer"
@@ -71,9 +70,7 @@ MixtureOfExperts.init = signature.of([[MixtureOfExperts(dim: count, hidden_dim: 
   activation = "silu" | "gelu" | "relu", mesh, device, dtype: string})]], function(self, dim, hidden_dim, count, o)
   if o.top_k > count then options.must_be(who, "top_k", ("at most num_experts, %d"):format(count), o.top_k) end
   if o.mesh ~= nil then
-    if not device_mesh.is_mesh(o.mesh) or o.mesh.ndim ~= 1 then
-      options.must_be(who, "mesh", 'one dim of a result of dist.init_device_mesh, such as mesh["expert"]', o.mesh)
-    end
+    device_mesh.check(who, o.mesh)
     options.divisible(who, "num_experts", count, "the number of ranks", o.mesh:size())
   end
   self.dim, self.hidden_dim, self.num_experts, self.top_k = dim, hidden_dim, count, o.top_k
@@ -97,19 +94,8 @@ local function check_ranks(self)
   self.is_checked = true
 end
 
-local function sum(list)
-  local total = 0
-  for _, n in ipairs(list) do total = total + n end
-  return total
-end
-
 -- Returns the tensors t, of one dim, of all ranks: [ranks, its size].
-local function gather(mesh, t)
-  if not mesh or mesh:size() == 1 then return t:unsqueeze(1) end
-  local all = ops.empty({mesh:size(), t:size(1)}, {dtype = t.dtype, device = t.device})
-  mesh:call(dist.all_gather_into_tensor, all, t, {group = mesh.groups[1]})
-  return all
-end
+local function gather(mesh, t) return mesh and collective.stacked(t, mesh) or t:unsqueeze(1) end
 
 -- Returns a list of the ranks' numbers of tokens, which go from CPU to CPU: the host waits for no device.
 local function gather_sizes(mesh, tokens)
@@ -192,9 +178,9 @@ function MixtureOfExperts:forward(x)
 
   -- Here alone the host waits for the device: for the numbers of all ranks' choices by expert, or of their tokens.
   local rows, list = flat:index_select(1, token), not self.capacity_factor and all:tolist()
-  local sizes = list and lists.map(list, function(choices) return sum(choices) / k end)
+  local sizes = list and lists.map(list, function(choices) return lists.sum(choices) / k end)
     or gather_sizes(self.mesh, tokens)
-  local share = tokens / sum(sizes)
+  local share = tokens / lists.sum(sizes)
   -- Experts' gradients are averages over the tokens of all ranks: each rank's part is weighted.
   local function weigh(t, factor)
     if #sizes == 1 or not t.requires_grad then return end

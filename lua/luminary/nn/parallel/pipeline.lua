@@ -201,9 +201,7 @@ Pipeline.init = signature.of([[Pipeline(module: module, {mesh, split: string[], 
   batch_dim: count = 1})]],
   function(self, module, opts)
   local mesh, split = opts.mesh, opts.split
-  if not device_mesh.is_mesh(mesh) or mesh.ndim ~= 1 then
-    options.must_be(who, "mesh", "a result of dist.init_device_mesh, or a part of it, with 1 dim", mesh)
-  end
+  device_mesh.check(who, mesh)
   if not split or not opts.microbatches then fail("%s: the options split and microbatches are required", who) end
   local group = mesh.groups[1]
   local stages = divide(parts_of(module, opts.parts, split), split)

@@ -185,14 +185,19 @@ local function divisions_of(p)
   return lists.filter(shards.parts_of[p] or {}, function(part) return not part.averages end)
 end
 
+--- Makes all ranks of a mesh hold the values of its first one. Collective.
+function shards.broadcast(mesh, t)
+  for d = mesh.ndim, 1, -1 do
+    local group = mesh.groups[d]
+    if group.size > 1 then mesh:call(dist().broadcast, t, group.ranks[1], {group = group}) end
+  end
+end
+
 -- Replaces an initialized parameter by this rank's part of it.
 local function keep_part(p)
   core.no_grad(core.scope, function()
     local full = p:detach()
-    for _, mesh in ipairs(meshes_of[p] or {}) do
-      local group = mesh.groups[1]
-      if group.size > 1 then mesh:call(dist().broadcast, full, group.ranks[1], {group = group}) end
-    end
+    for _, mesh in ipairs(meshes_of[p] or {}) do shards.broadcast(mesh, full) end
     for _, part in ipairs(divisions_of(p)) do full = part_of(part, full, part.group.rank) end
     core.set_data(p, full)
   end)
@@ -224,6 +229,17 @@ function shards.fill_later(who, module, mesh)
   end
 end
 
+-- Returns the divisions of p among ranks, entries of parts_of and of `of`, which each have a mesh and a group.
+local function all_divisions(p)
+  local about = shards.of[p]
+  return lists.joined(shards.parts_of[p] or {}, {about and about.group and about})
+end
+
+-- Returns the number of ranks that hold different parts of p.
+local function count_parts(p)
+  return lists.product(lists.map(all_divisions(p), function(part) return part.group.size end))
+end
+
 -- Returns true if a group has all ranks of another one.
 local function has_all(group, other)
   return lists.every(other.ranks, function(rank) return lists.index_of(group.ranks, rank) end)
@@ -235,16 +251,16 @@ local function expert_part(p)
 end
 
 local function refuse_experts(who, name, part, remedy)
+  remedy = remedy or "nn.parallel.fully_shard averages both: fully_shard(layer.experts, {mesh = the other dims}), then "
+    .. "fully_shard(net, {mesh = all ranks})"
   options.fail("%s: ranks divide the experts '%s', and all ranks share other parameters (%s); %s", who, name,
-    part.mesh:describe_rank(), remedy or "nn.parallel.fully_shard averages both: fully_shard(layer.experts, {mesh = "
-    .. "the other dims}), then fully_shard(net, {mesh = all ranks})")
+    part.mesh:describe_rank(), remedy)
 end
 
 --- Fails if a group has other ranks that hold other parts of p: they are no replicas. who: a function; name: p's.
 --- remedy: for experts; it is fully_shard without it.
 function shards.check_replicas(who, name, p, group, remedy)
-  local parts = lists.append({shards.pipeline_of[p]}, shards.parts_of[p] or {})
-  for _, part in ipairs(lists.append(parts, {shards.of[p]})) do
+  for _, part in ipairs(lists.joined({shards.pipeline_of[p]}, all_divisions(p))) do
     for _, rank in ipairs(part.group.ranks) do
       if part.group.size > 1 and rank ~= part.mesh.rank and lists.index_of(group.ranks, rank) then
         if part.averages then refuse_experts(who, name, part, remedy) end
@@ -299,13 +315,6 @@ end
 function shards.refuse(who, parameters, remedy)
   local p = lists.find(parameters, function(t) return shards.of[t] end)
   if p then options.fail("%s: parameter '%s' is sharded by fully_shard; %s", who, shards.of[p].names[1], remedy) end
-end
-
--- Returns the number of ranks that hold different parts of p. optim.zero's shards have no group.
-local function count_parts(p)
-  local about, n = shards.of[p], 1
-  for _, part in ipairs(shards.parts_of[p] or {}) do n = n * part.group.size end
-  return about and about.group and n * about.group.size or n
 end
 
 -- Returns the number of ranks among which the parameters of p's model are divided.
@@ -524,14 +533,11 @@ end
 -- Returns true if this rank saves a parameter: it is the first of those that hold the same part. pipeline: the entry of
 -- the parameter or its module, or nil.
 local function is_saver(p, pipeline)
-  local about, divisions = shards.of[p], shards.parts_of[p] or {}
-  if not is_divided(p) and not pipeline then return rank_and_size() == 0 end
-  local holders = lists.map(divisions, function(part) return part.group end)
-  holders[#holders + 1] = about and about.group
-  holders[#holders + 1] = pipeline and pipeline.group
-  local whole = (divisions[1] or about or pipeline).mesh.whole
+  local holders = lists.append(all_divisions(p), {pipeline})
+  if not holders[1] then return rank_and_size() == 0 end
+  local whole = holders[1].mesh.whole
   for d, group in ipairs(whole.groups) do
-    local covered = lists.find(holders, function(holder) return has_all(holder, group) end)
+    local covered = lists.find(holders, function(holder) return has_all(holder.group, group) end)
     if whole.place[d] > 0 and not covered then return false end
   end
   return true
@@ -650,19 +656,19 @@ function shards.own_part(optimizer, dict)
 end
 
 --- Returns an optimizer's state_dict with a field `shards`, its parameters' forms by number; nil if none is divided. Of
---- a Pipeline, it has the numbers of an optimizer of the complete model.
-function shards.state_of_optimizer(optimizer)
-  local params = optimizer:all_parameters()
+--- a Pipeline, it has the numbers of an optimizer of the complete model. part: the optimizer of this rank's own rows.
+function shards.state_of_optimizer(optimizer, part)
+  local params = (part or optimizer):all_parameters()
   local numbers, groups = shards.numbers(optimizer)
-  if not numbers and not lists.find(params, is_divided) then return nil end
-  local dict = optimizer:state_dict()
+  if not part and not numbers and not lists.find(params, is_divided) then return nil end
+  local dict = (part or optimizer):state_dict()
   local states = dict.state
   dict.shards, dict.state = {}, {}
   for g, group in ipairs(numbers and dict.param_groups or {}) do group.params = groups[g] end
   for n, p in ipairs(params) do
     local number = numbers and numbers[n] or n
     dict.shards[number] = is_divided(p) and form_of(p, p.shape) or nil
-    if is_saver(p, shards.pipeline_of[p]) then dict.state[number] = states[n] end
+    if part or is_saver(p, shards.pipeline_of[p]) then dict.state[number] = states[n] end
   end
   return dict
 end

@@ -13,7 +13,6 @@ local signature = require "luminary.base.signature"
 local boundaries = require "luminary.autograd.checkpoint_boundaries"
 local agree = require "luminary.distributed.agree"
 local alike = require "luminary.distributed.same_on_all_ranks"
-local dist = require "luminary.distributed"
 local device_mesh = require "luminary.distributed.device_mesh"
 local records = require "luminary.nn.module_fields"
 local functions = require "luminary.nn.parallel.collective_functions"
@@ -380,9 +379,7 @@ end
 --- Divides the layers of a module over the ranks of a mesh by a plan.
 return signature.of("parallelize(module: module, mesh, plan, {sequence_dim: count = 2})",
   function(module, mesh, plan, opts)
-  if not device_mesh.is_mesh(mesh) or mesh.ndim ~= 1 then
-    options.must_be(who, "mesh", 'a mesh of one dim, such as mesh["tensor"]', mesh)
-  end
+  device_mesh.check(who, mesh)
   if type(plan) == "string" or options.is_plain(plan) and plan.style then plan = {[""] = plan} end
   if not options.is_plain(plan) then options.must_be(who, "plan", "a table of styles by module names", plan) end
   check_module(module, mesh)
@@ -423,7 +420,7 @@ return signature.of("parallelize(module: module, mesh, plan, {sequence_dim: coun
     for _, t in ipairs(group.size > 1 and lists.joined(module:parameters(), module:buffers()) or {}) do
       if not is_empty(t) then
         local full = t:detach():contiguous()
-        mesh:call(dist.broadcast, full, group.ranks[1], {group = group})
+        shards.broadcast(mesh, full)
         t:detach():copy_(full)
       end
     end

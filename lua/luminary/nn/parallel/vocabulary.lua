@@ -50,9 +50,7 @@ vocabulary.cross_entropy = signature.of([[vocabulary_cross_entropy(logits: tenso
   {ignore_index: integer = -100, reduction: "mean" | "sum" | "none" = "mean",
   label_smoothing: probability = 0})]], function(logits, target, mesh, opts)
   local who = "vocabulary_cross_entropy"
-  if not device_mesh.is_mesh(mesh) or mesh.ndim ~= 1 then
-    options.must_be(who, "mesh", 'a mesh of one dim, such as mesh["tensor"]', mesh)
-  end
+  device_mesh.check(who, mesh)
   local rows = lists.slice(logits.shape, 1, logits.ndim - 1)
   if logits.ndim == 0 or table.concat(target.shape, ",") ~= table.concat(rows, ",") then
     options.fail("%s: target must have the shape of logits without its last dim, the classes: logits is %s, target %s",
