@@ -125,8 +125,17 @@ describe("nn.parallel.fully_shard, training,", function()
       end)
       on_both("an empty batch", function(m) pass(m, 3):backward() end)
       assert(net.head.weight.grad:isfinite():all():item())
+      on_both("a pass without backward", function(m)
+        if m == net then pass(m, 2) end
+        pass(m, 1):backward()
+      end)
+      on_both("two forwards before their backward", function(m)
+        if m == net then return (pass(m, 1) + pass(m, 2)):backward() end
+        pass(m, 1):backward()
+        pass(m, 2):backward()
+      end)
       on_both("in evaluation mode", function(m)
-        m:eval()
+        if m == net then m:eval() end
         m:no_sync(function() pass(m, 1):backward() end)
         pass(m, 2):backward()
         m:train()

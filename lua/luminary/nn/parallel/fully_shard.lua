@@ -46,7 +46,7 @@ local function is_current(bucket, versions)
   return true
 end
 
--- Starts a collective of a unit in a group. Ranks fail that call another unit of equal shapes. Arguments are dist_run's.
+-- Starts a collective of a unit in a group, which fails if another rank calls another unit.
 local function run_async(unit, collective, group, op, t, list)
   return unit.mesh:call(core.dist_run, collective, group.handle, true, nil, op, nil, nil, t, list, nil, nil,
     unit.titles[group])
@@ -228,10 +228,27 @@ local function complete(reduction)
   reduction.sum:free()
 end
 
--- Returns what gradients are multiplied with, from a result of weight_of: this rank's part of all samples.
+-- Counts a pass, by its result of weight_of, in the next average: its backward runs.
+local function count(weight)
+  if weight.sum and not weight.is_counted then table.insert(weight.waiting, weight) end
+  weight.is_counted = true
+end
+
+-- Returns what gradients are multiplied with: this rank's part of the samples of this pass, and of those before it
+-- whose gradients were not averaged.
 local function factor_of(weight, unit)
-  await(unit.mesh, weight, weight.sum)
-  weight.factor = weight.factor or core.keep(weight.size / weight.sum:clamp(1e-30)) -- all batches may be empty
+  if weight.factor then return weight.factor end
+  local size, sum, rest = 0, nil, {}
+  for _, w in ipairs(weight.waiting) do
+    if w.groups[1] == weight.groups[1] and w.groups[2] == weight.groups[2] then
+      await(unit.mesh, w, w.sum)
+      size, sum = size + w.size, sum and sum + w.sum or w.sum
+    else
+      rest[#rest + 1] = w
+    end
+  end
+  for i = 1, #weight.waiting do weight.waiting[i] = rest[i] end
+  weight.size, weight.factor = size, core.keep(size / sum:clamp(1e-30)) -- all batches may be empty
   return weight.factor
 end
 
@@ -322,6 +339,7 @@ end
 
 function Gather.backward(ctx, ...)
   local bucket, link, grads = ctx.bucket, ctx.link, {...}
+  count(ctx.weight)
   if not bucket.unit.keeps then bucket:release() end -- all nodes that read the tensors have run
   return nil, nil, nil, autograd.in_backward(grads, function()
     local sum, reduction = bucket:reduce(ctx.weight, grads)
@@ -356,13 +374,12 @@ local function refuse_replaced(name)
 end
 
 -- Returns the pass of a call of the outermost unit: a list of the units in the order of their calls, with `size`, this
--- rank's number of samples (nil: all ranks count the same), `before`, the last pass of that unit, `counts`, whether the
--- next passes' averages count its samples, `weights`, a list of what weight_of returned, tables by bucket: links,
--- {uses, reduction}, and inputs, results of Reduced; and of backward: `fetched`, the unit whose tensors it needed last,
--- and `reduction`, which began last.
+-- rank's number of samples (nil: all ranks count the same), `before`, the last pass of that unit, `weights`, a list of
+-- what weight_of returned, tables by bucket: links, {uses, reduction}, and inputs, results of Reduced; and of backward:
+-- `fetched`, the unit whose tensors it needed last, and `reduction`, which began last.
 local function new_pass(unit, module, ...)
   local before = unit.pass and unit.pass[1] == unit and unit.pass or nil
-  local pass = {before = before, links = {}, inputs = {}, weights = {}, counts = module.training}
+  local pass = {before = before, links = {}, inputs = {}, weights = {}}
   local step = unit.step -- {samples, weights} that the passes of a Pipeline share
   if step then pass.weights = step.weights end
   if before then before.before = nil end
@@ -383,27 +400,20 @@ local function new_pass(unit, module, ...)
   return pass
 end
 
--- Returns {groups, size, sum}: a mesh's groups, the number of this rank's samples in the passes that gradients are
--- averaged with next, and `sum`, that of all its ranks once `work` is done; without sum there is one rank, or no
--- gradient. DistributedDataParallel counts passes in the same way.
+-- Returns {groups, size, sum, waiting}: a mesh's groups, the number of this rank's samples in the pass, `sum`, that of
+-- all its ranks once `work` is done, and the weights of passes whose backward has begun, which no average has counted.
+-- Without sum there is one rank, or no gradient.
 local function weight_of(pass, unit)
-  local mesh, root, size = unit.mesh, pass[1], pass.size
+  local mesh, size = unit.mesh, pass.size
   local first, second = unpack(mesh.groups)
-  local function is_of_mesh(w) return w.groups[1] == first and w.groups[2] == second end
-  local weight = lists.find(pass.weights, is_of_mesh)
+  local weight = lists.find(pass.weights, function(w) return w.groups[1] == first and w.groups[2] == second end)
   if weight then return weight end
-  if not core.is_grad_enabled() or mesh:size() == 1 then return {groups = mesh.groups, size = size or 1} end
-  local waiting = unit.step and {} or lists.filter(root.weights or {}, function(w) return not w.factor end)
-  local begun = lists.find(waiting, is_of_mesh)
-  weight = begun or {groups = mesh.groups, size = 0}
+  weight = {groups = mesh.groups, size = size or 1}
+  if not core.is_grad_enabled() or mesh:size() == 1 then return weight end
   table.insert(pass.weights, weight)
-  if pass.counts and not unit.step then root.weights = begun and waiting or lists.append(waiting, {weight}) end
-  if begun and not pass.counts then return weight end
-  await(mesh, weight)
-  weight.size = weight.size + (size or 1)
-  weight.sum = core.keep(ops.full({}, size and weight.size or weight.size * mesh:size(), {
-    dtype = "float64", device = unit.device,
-  }))
+  pass[1].waiting = pass[1].waiting or {}
+  weight.waiting = unit.step and {} or pass[1].waiting
+  weight.sum = core.keep(ops.full({}, size or mesh:size(), {dtype = "float64", device = unit.device}))
   for _, group in ipairs(size and mesh.groups or {}) do
     await(mesh, weight)
     weight.work = group.size > 1 and run_async(unit, "all_reduce", group, "sum", weight.sum)
