@@ -140,10 +140,10 @@ static int run(member *m) {
   TRY_OR(m, lm_world_open(&config, &m->world));
   for (int size = 2; size <= RANKS; size *= 2)
     for (int from = 0; from < RANKS; from += size, k++) {
-      int ranks[RANKS];
-      for (int i = 0; i < size; i++) ranks[i] = from + i;
+      int number[RANKS] = {0};
+      for (int i = 0; i < size; i++) number[from + i] = 1;
       first[k] = from;
-      TRY_OR(m, lm_group_new(m->world, backend, size, ranks, 0, &m->group[k]));
+      TRY_OR(m, lm_groups_new(m->world, backend, RANKS, number, 0, &m->group[k]));
     }
   for (int round = 0; round < rounds; round++)
     for (size_t l = 0; l < sizeof lengths / sizeof lengths[0]; l++)
