@@ -29,7 +29,7 @@ int lm_new_file_lock(const lm_new_file *f);
 LM_API lm_status lm_new_file_commit(lm_new_file *f);
 /* Returns true if a listing of the path's folder has all of `shards`. It may be older than the files, and looks up no
  * name: NFS would keep on answering that one is absent. */
-LM_API bool lm_parts_are_listed(const char *path, int nshards, const char *const *shards);
+bool lm_parts_are_listed(const char *path, int nshards, const char *const *shards);
 /* Completes a file of several parts, once all are there: renames `path` plus `suffix` to `path` and calls
  * lm_remove_abandoned. Does nothing if that file is missing, since another process was first. */
 LM_API lm_status lm_complete_parts(const char *path, const char *suffix, int nshards, const char *const *shards);

@@ -23,22 +23,26 @@ end
 
 return function(who, path, parts, async)
   local rank, size = rank_and_size()
-  local states, described
-  ranks.attempt(who, function()
+  local names = ranks.gather_from(who, function()
     background.finish(who) -- first, since it is collective
     files.check_path(who, path)
     files.check_parts(who, parts)
-    states = files.states_of(who, parts, rank)
-    described = file_format.describe(who, states.tree, "parts")
+    return table.concat(lists.map(lists.sorted_keys(parts), tostring), ", ")
   end)
-  local own, is_sharded, first = {}, false, nil
-  local names = table.concat(lists.map(lists.sorted_keys(parts), tostring), ", ")
-  for r, each in ipairs(ranks.gather {own = states.own, is_sharded = states.shards ~= nil, names = names}) do
-    own[r], is_sharded, first = each.own, is_sharded or each.is_sharded, first or each.names
-    if each.names ~= first then
-      options.fail("%s: all ranks must save the same parts, but rank 0 has %s; rank %d has %s", who, first, r - 1,
-        each.names)
+  for r, each in ipairs(names) do
+    if each ~= names[1] then
+      options.fail("%s: all ranks must save the same parts, but rank 0 has %s; rank %d has %s", who, names[1], r - 1,
+        each)
     end
+  end
+  local states, described
+  local own, is_sharded = {}, false
+  for r, each in ipairs(ranks.gather_from(who, function()
+    states = files.states_of(who, parts, rank) -- which may be collective, of a Pipeline's optimizer
+    described = file_format.describe(who, states.tree, "parts")
+    return {own = states.own, is_sharded = states.shards ~= nil}
+  end)) do
+    own[r], is_sharded = each.own, is_sharded or each.is_sharded
   end
 
   local shards = is_sharded and name_shards(who, path, size) or nil

@@ -24,8 +24,8 @@ end
 local function copy_module(module, copies)
   local source = records.of(module)
   if source.class.transparent then
-    options.fail("clone: %s belongs to its processes or devices; clone the module inside it, its field module",
-      source.class.__name)
+    options.fail("clone: %s belongs to its processes or devices; clone %s", source.class.__name,
+      source.values.module and "the module inside it, its field module" or "its parts")
   end
   local twin = records.twin(module, copies, function(value) return copy_of(value, copies) end)
   if source.on_clone then source.on_clone(twin) end

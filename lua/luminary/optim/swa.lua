@@ -17,7 +17,9 @@ local fail = options.fail
 
 -- Returns the module inside wrappers, which have the same parameters.
 local function bare(model)
-  while class.record(model).class.transparent do model = model.module end
+  while class.record(model).class.transparent do
+    model = model.module or fail("AveragedModel: average the parts of %s, such as those of pipe.stages", model.__name)
+  end
   return model
 end
 

@@ -302,6 +302,16 @@ describe("nn.parallel.fully_shard", function()
       dist.all_gather_into_tensor(joined, p.grad)
       local off = (joined - alone.blocks[1].up.weight.grad):abs():max():item()
       assert(off < 1e-6 and off > 0, off)
+      local Nested = nn.Module:extend "Nested"
+      function Nested:init() self.layer = nn.Linear(2, 2) end
+      function Nested:forward(batch, cache)
+        cache.seen = true
+        return {y = self.layer(batch.x[1])}
+      end
+      local nested, cache = Nested():double(), {ids = lm.ones(2):long()}
+      fully_shard(nested, {mixed_precision = {param_dtype = "float32", output_dtype = "float64"}})
+      local result = nested({x = {lm.ones(3, 2)}}, cache)
+      assert(result.y.dtype == "float64" and cache.seen, "tensors in a table, or a table that forward writes to")
       contains(message(fully_shard, nn.Linear(2, 2), {mixed_precision = {param_dtyp = "float32"}}), "param_dtype")
       contains(message(fully_shard, nn.Linear(2, 2), {mixed_precision = {reduce_dtype = "int64"}}),
         "mixed_precision.reduce_dtype must be floating, got")

@@ -8,6 +8,7 @@
 --- gathered again when backward first needs it (core.set_source), or kept. Gather's backward reduces the gradients.
 local core = require "luminary.core"
 local lists = require "luminary.base.lists"
+local map_tensors = require "luminary.base.map_tensors"
 local options = require "luminary.base.options"
 local own = require "luminary.base.own_functions"
 local signature = require "luminary.base.signature"
@@ -424,8 +425,13 @@ end
 local function cast(values, dtype)
   if not dtype then return values end
   for i = 1, values.n do
-    local v = values[i]
-    if core.is_tensor(v) and v:is_floating_point() then values[i] = v:to(dtype) end
+    local is_cast = false
+    local value = map_tensors(values[i], function(t)
+      if not t:is_floating_point() or t.dtype == dtype then return t end
+      is_cast = true
+      return t:to(dtype)
+    end)
+    if is_cast then values[i] = value end -- else a table stays itself, to which forward may write
   end
   return values
 end
