@@ -13,7 +13,7 @@
 --   From memory; times and the MFU printed beside them agree by arithmetic.
 -- * Zhao et al., "PyTorch FSDP: Experiences on Scaling Fully Sharded Data Parallel", VLDB 2023, section 5.4 and
 --   figure 7: 173 and 186 TFLOPS on 128 GPUs. From memory.
--- * pytorch/torchtitan. A100: docs/performance.md at commit 04133643, both tables. H100: tables 1 and 3 of
+-- * pytorch/torchtitan. A100: performance.md in docs at commit 04133643, both tables. H100: tables 1 and 3 of
 --   benchmarks/llama3_h100_202412_torchtitan.md, without Float8. Read. "Selective op" recomputes every second product
 --   and all that only passes memory, but not attention; train_configs/llama3_8b.toml has it.
 -- * mosaicml/llm-foundry, scripts/train/benchmarking/README.md at commit 49521837: all rows in bfloat16 of models of 7
