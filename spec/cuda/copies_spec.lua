@@ -19,7 +19,7 @@ end
 describe("copies from pageable memory #fake", function()
   local script = scripts.tests(it, pending, preamble)
 
-  script("are read at once where a card cannot read them, by the driver or into pinned memory, and nothing waits", [[
+  script("are read at once where a card cannot read them, by the driver or into pinned memory #unsanitized", [[
     ffi.cdef "long lm_fake_pending(void);"
     for _, bytes in ipairs {4, 4096, MB / 16, MB / 16 + 4, MB, MB + 4, 4 * MB, 40 * MB + 4} do
       assert(upload(bytes) == 0)

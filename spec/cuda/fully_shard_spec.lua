@@ -87,7 +87,7 @@ describe("fully_shard over NCCL", function()
     ]])
   end)
 
-  it("lets no collective of another dim wait for a reduction, nor for a gather enqueued behind it", function()
+  it("lets no collective of another dim wait for a reduction, nor a gather behind it #unsanitized", function()
     nccl_ranks.succeeds(4, PRELUDE .. [[
       local mesh = dist.init_device_mesh("cuda", { 2, 2 }, { names = { "shard", "tensor" } })
       local net, same_x = nn.Sequential(), full({ 8, 64 }, mesh:get_local_rank "shard" + 1):requires_grad_()

@@ -266,7 +266,7 @@ function files.read_on_all(who, path)
   local file
   local sides, problems = ranks.try(function()
     file = files.read(who, path, rank_and_size())
-    return {path = path, sum = file.sum, outlines = file.outlines, inode = select(3, core.file_kind(path))}
+    return {path = path, sum = file.sum, outlines = file.outlines, id = select(3, core.file_kind(path))}
   end)
   if next(problems) then return nil, problems end
   for r, side in ipairs(sides) do
@@ -277,7 +277,7 @@ function files.read_on_all(who, path)
     end
     for i, outline in pairs(side.outlines) do file.outlines[i] = outline end
   end
-  if file.outlines[1] and lists.find(sides, function(side) return side.inode ~= sides[1].inode end) then
+  if file.outlines[1] and lists.find(sides, function(side) return side.id ~= sides[1].id end) then
     problems = select(2, ranks.try(function() file = files.read(who, path) end))
     if next(problems) then return nil, problems end
   end

@@ -24,6 +24,7 @@ for name, dtype in pairs(dtypes) do names_of_dtypes[dtype] = name end
 local MOST_BYTES, MOST_VALUES = 1e8, 2 ^ 22
 
 local CHECKSUMS = "luminary_crc32c"
+local MOST_PINNED = 2 ^ 30 -- bytes of pinned memory that a save uses, which stay with the process
 
 local function checksum_of_metadata(metadata)
   local others = lists.copy(metadata)
@@ -95,11 +96,11 @@ end
 -- Copies tensors to the CPU's memory, by tensor. Those of GPUs are waited for once, together. Tensors on the
 -- CPU are copied into one tensor for each dtype, since a large copy bypasses the caches, which the program uses.
 local function copies_of(tensors)
-  local copies, here, devices = {}, {}, {}
+  local copies, here, devices, pinned = {}, {}, {}, 0
   for _, t in pairs(tensors) do
-    local is_new = not copies[t]
-    local begun = is_new and begin_copy(t)
-    if begun then devices[t.device] = true end
+    local is_new, bytes = not copies[t], t:numel() * Source.item_bytes[t.dtype]
+    local begun = is_new and pinned + bytes <= MOST_PINNED and begin_copy(t)
+    if begun then devices[t.device], pinned = true, pinned + bytes end
     copies[t] = copies[t] or begun or t:cpu():contiguous()
     if is_new and copies[t]:data_ptr() == t:data_ptr() then
       here[t.dtype] = here[t.dtype] or {}

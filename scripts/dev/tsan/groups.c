@@ -143,7 +143,7 @@ static int run(member *m) {
       int number[RANKS] = {0};
       for (int i = 0; i < size; i++) number[from + i] = 1;
       first[k] = from;
-      TRY_OR(m, lm_groups_new(m->world, backend, RANKS, number, 0, &m->group[k]));
+      TRY_OR(m, lm_groups_new(m->world, backend, RANKS, number, 0, NULL, &m->group[k]));
     }
   for (int round = 0; round < rounds; round++)
     for (size_t l = 0; l < sizeof lengths / sizeof lengths[0]; l++)

@@ -408,4 +408,22 @@ describe("nn.parallel.fully_shard, training,", function()
       end
     ]])
   end)
+
+  it("forgets the samples of gradients that zero_grad drops", function()
+    on.succeeds(2, [[
+      lm.manual_seed(1)
+      local alone = nn.Linear(3, 2)
+      local net = alone:clone()
+      fully_shard(net)
+      local a, b = lm.randn(4, 3), lm.randn(4, 3)
+      -- Of a, ranks have 1 and 3 rows; of b, 3 and 1.
+      local own_a = rank == 0 and a:narrow(1, 1, 1) or a:narrow(1, 2, 3)
+      local own_b = rank == 0 and b:narrow(1, 1, 3) or b:narrow(1, 4, 1)
+      net:no_sync(function() net(own_a):square():mean():backward() end)
+      optim.SGD(net:parameters(), {lr = 1}):zero_grad()
+      net(own_b):square():mean():backward()
+      alone(b):square():mean():backward()
+      same_grads("dropped", net, alone)
+    ]])
+  end)
 end)

@@ -1,7 +1,7 @@
 /* Reads and writes files, for file formats implemented in Lua. Offsets count from 0.
  *
- *   file_kind(path)                   "a regular file", "a folder", "a FIFO", "a socket" or "a device"; size; inode;
- *                                     nothing if there is no file. Does not open it
+ *   file_kind(path)                   "a regular file", "a folder", "a FIFO", "a socket" or "a device"; size; a text of
+ *                                     its inode and last change; nothing if there is no file. Does not open it
  *   file_open(path [, mmap [, who]])  an open file; its size in bytes; its stamp, which changes when it is written to
  *   file_close(file)                  tensors read from it stay valid
  *   file_text(file, at, n)            n bytes: a string
@@ -69,7 +69,7 @@ LM_FUNCTION(file_kind) {
   if (stat(lm_need_text(L, 1, "file_kind", "path"), &info) != 0) return 0;
   lua_pushstring(L, lm_file_kind(info.st_mode));
   lua_pushnumber(L, (double)info.st_size);
-  lua_pushnumber(L, (double)info.st_ino);
+  lua_pushfstring(L, "%f %f %f", (double)info.st_ino, (double)info.st_ctim.tv_sec, (double)info.st_ctim.tv_nsec);
   return 3;
 }
 

@@ -48,8 +48,9 @@ static void read_in(lm_transport *e, int peer) {
   if (w->state != LM_WIRE_OPEN) e->finished = true; /* waiting threads must check this link */
 }
 
-/* Reads and writes all links without waiting; returns true if any data moved or a link ended. */
-static bool transport_progress(lm_transport *e) {
+/* Reads and writes all links without waiting; returns true if any data moved or a link ended. polls: a thread polls the
+ * links, and marks those to read if there are many. */
+static bool transport_progress(lm_transport *e, bool polls) {
   bool moved = false;
   int open = 0;
   for (int p = 0; p < e->g->size; p++) {
@@ -57,7 +58,7 @@ static bool transport_progress(lm_transport *e) {
     if (w->state != LM_WIRE_OPEN) continue;
     uint64_t before = w->moved;
     open++;
-    if (w->ready || e->open <= FEW_LINKS) read_in(e, p);
+    if (w->ready || e->open <= FEW_LINKS || !polls) read_in(e, p);
     w->ready = false;
     write_out(e, p);
     moved |= w->moved != before || w->state != LM_WIRE_OPEN;
@@ -232,7 +233,7 @@ lm_status lm_transport_wait(lm_transport *e, lm_request *r) {
   while (!r->done || r->spoiled) {
     TRY(check_links(e, r));
     if (r->peer >= 0) TRY(transport_open_link(e, r->peer));
-    bool moved = transport_progress(e);
+    bool moved = transport_progress(e, true);
     if (r->done) continue;
     pthread_mutex_unlock(&e->lock);
     status = lm_group_check(e->g);
@@ -262,7 +263,7 @@ done:
 lm_status lm_transport_test(lm_transport *e, lm_request *r, bool *done) {
   lm_status status = LM_OK;
   pthread_mutex_lock(&e->lock);
-  if (!r->done) transport_progress(e);
+  if (!r->done) transport_progress(e, false);
   *done = r->done && !r->spoiled;
   if (!*done) status = check_links(e, r);
   pthread_mutex_unlock(&e->lock);
@@ -271,7 +272,7 @@ lm_status lm_transport_test(lm_transport *e, lm_request *r, bool *done) {
 
 bool lm_transport_is_pending(lm_transport *e, lm_request *r) {
   pthread_mutex_lock(&e->lock);
-  if (!r->done) transport_progress(e);
+  if (!r->done) transport_progress(e, false);
   lm_wire_state state = e->wire[r->peer].state;
   bool pending = !r->done && state != LM_WIRE_LEFT && state != LM_WIRE_BROKEN;
   pthread_mutex_unlock(&e->lock);
@@ -332,7 +333,7 @@ lm_status lm_transport_peek(lm_transport *e) {
     e->peeks = e->peeked == ours->seq ? e->peeks + 1 : 1;
     e->peeked = ours->seq;
     for (int p = 0; p < e->g->rank && e->peeks == PEEKS; p++) TRY(transport_open_link(e, p));
-    transport_progress(e);
+    transport_progress(e, false);
     for (const lm_unmatched_message *k = e->unmatched; k && peer < 0; k = k->next) {
       theirs = k->head.ticket;
       if (theirs.seq == ours->seq && theirs.hash != ours->hash) peer = k->peer;

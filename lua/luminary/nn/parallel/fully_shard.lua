@@ -236,16 +236,17 @@ local function count(weight)
 end
 
 -- Returns what gradients are multiplied with: this rank's part of the samples of this pass, and of those before it
--- whose gradients were not averaged.
+-- whose gradients were neither averaged nor dropped.
 local function factor_of(weight, unit)
   if weight.factor then return weight.factor end
-  local size, sum, rest = 0, nil, {}
+  await(unit.mesh, weight, weight.sum)
+  local size, sum, rest, is_held = weight.size, weight.sum, {}, next(gradients.held) ~= nil
   for _, w in ipairs(weight.waiting) do
-    if w.groups[1] == weight.groups[1] and w.groups[2] == weight.groups[2] then
-      await(unit.mesh, w, w.sum)
-      size, sum = size + w.size, sum and sum + w.sum or w.sum
-    else
+    if w.groups[1] ~= weight.groups[1] or w.groups[2] ~= weight.groups[2] then
       rest[#rest + 1] = w
+    elseif w ~= weight and is_held then
+      await(unit.mesh, w, w.sum)
+      size, sum = size + w.size, sum + w.sum
     end
   end
   for i = 1, #weight.waiting do weight.waiting[i] = rest[i] end
