@@ -416,7 +416,7 @@ describe("nn.parallel.fully_shard, training,", function()
       local net = alone:clone()
       fully_shard(net)
       local a, b = lm.randn(4, 3), lm.randn(4, 3)
-      -- Of a, ranks have 1 and 3 rows; of b, 3 and 1.
+      -- Ranks have 1 and 3 rows of a, 3 and 1 of b.
       local own_a = rank == 0 and a:narrow(1, 1, 1) or a:narrow(1, 2, 3)
       local own_b = rank == 0 and b:narrow(1, 1, 3) or b:narrow(1, 4, 1)
       net:no_sync(function() net(own_a):square():mean():backward() end)
