@@ -49,6 +49,10 @@ local function unpacked(value, seen)
   return seen[value]
 end
 
+-- These recursions are like that of Description (file_formats/checkpoint.lua), which LuaJIT compiles wrongly at times.
+jit.off(packed)
+jit.off(unpacked)
+
 --- Returns a string of a value, in which its tensors have a dtype and a shape and no elements.
 function ranks.outline(value)
   return (load_module("luminary.mp.serialization").encode("load", packed(value, {}, true), {plain = "value"}))
