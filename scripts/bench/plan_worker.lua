@@ -135,19 +135,6 @@ local function contention_of(group, n, bytes, f)
   return math.max(0, both - math.max(alone, gather)) / math.min(alone, gather)
 end
 
--- Returns the group of this rank among those that divide the ranks by group_of(rank), or nil if each has one member.
-local function own_group(n, group_of)
-  local members = {}
-  for r = 0, size - 1 do
-    local i = group_of(r)
-    members[i] = members[i] or {}
-    table.insert(members[i], r)
-  end
-  local groups = {}
-  for i = 0, n - 1 do groups[i] = #members[i] > 1 and dist.new_group(members[i]) or nil end
-  return groups[group_of(rank)]
-end
-
 -- Returns the seconds of one of fully_shard's copies of a few elements, with what it takes around it: steps of small
 -- nets on a mesh of one rank take that much more than those of nets that are not sharded.
 local function seconds_a_call(kind, grid)
@@ -187,12 +174,12 @@ local function measured_machine(model, micro, step, call, node, rate, delay)
   card.float32 = 1
   card.float32 = (cost.step(model, one, cost.machine(card, 1)).total - beside) / math.max(took - beside, 1e-3)
   local hosts, block = size / node, 4 * cost.elements(model.block, 1, 1)
-  local group = own_group(hosts, function(r) return math.floor(r / node) end)
-  card.inside = group and 2 * (node - 1) / node * block / ring_seconds(group, node, block) or math.huge
+  local mesh = dist.init_device_mesh("cpu", {hosts, node})
+  local far, near = mesh:get_group(1), mesh:get_group(2)
+  card.inside = node > 1 and 2 * (node - 1) / node * block / ring_seconds(near, node, block) or math.huge
   local machine = cost.machine(card, node)
   machine.hop = 0 -- it is in the bandwidth of blocks
-  local far = own_group(node, function(r) return r % node end)
-  if far then
+  if hosts > 1 then
     local small = ring_seconds(far, hosts, 4096)
     machine.net = small / 2 / (hosts - 1)
     machine.outside = node * 2 * (hosts - 1) / hosts * block / (ring_seconds(far, hosts, block) - small)

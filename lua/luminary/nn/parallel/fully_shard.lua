@@ -235,6 +235,9 @@ local function count(weight)
   weight.is_counted = true
 end
 
+-- Returns whether a weight is of the mesh with the groups of a list.
+local function is_of(weight, list) return weight.groups[1] == list[1] and weight.groups[2] == list[2] end
+
 -- Returns what gradients are multiplied with: this rank's part of the samples of this pass, and of those before it
 -- whose gradients were neither averaged nor dropped.
 local function factor_of(weight, unit)
@@ -242,7 +245,7 @@ local function factor_of(weight, unit)
   await(unit.mesh, weight, weight.sum)
   local size, sum, rest, is_held = weight.size, weight.sum, {}, next(gradients.held) ~= nil
   for _, w in ipairs(weight.waiting) do
-    if w.groups[1] ~= weight.groups[1] or w.groups[2] ~= weight.groups[2] then
+    if not is_of(w, weight.groups) then
       rest[#rest + 1] = w
     elseif w ~= weight and is_held then
       await(unit.mesh, w, w.sum)
@@ -407,8 +410,7 @@ end
 -- Without sum there is one rank, or no gradient.
 local function weight_of(pass, unit)
   local mesh, size = unit.mesh, pass.size
-  local first, second = unpack(mesh.groups)
-  local weight = lists.find(pass.weights, function(w) return w.groups[1] == first and w.groups[2] == second end)
+  local weight = lists.find(pass.weights, function(w) return is_of(w, mesh.groups) end)
   if weight then return weight end
   weight = {groups = mesh.groups, size = size or 1}
   if not core.is_grad_enabled() or mesh:size() == 1 then return weight end
