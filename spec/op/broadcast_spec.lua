@@ -47,7 +47,7 @@ for _, s in ipairs {
 } do shapes[#shapes + 1] = s end
 
 describe("ops of broadcast inputs", function()
-  for _, dtype in ipairs {"float32", "float64", "bfloat16", "int64", "uint8"} do
+  for _, dtype in ipairs {"float32", "float64", "bfloat16", "float16", "int64", "uint8"} do
     it("have the bits of expanded copies, " .. dtype, function()
       for _, s in ipairs(shapes) do
         local a, b = filled(s[1], dtype), filled(s[2], dtype)
@@ -70,6 +70,26 @@ describe("ops of broadcast inputs", function()
       end
     end)
   end
+
+  it("have them of one value too, whatever the number of inputs", function()
+    for _, dtype in ipairs {"float16", "bfloat16", "float32", "float64"} do
+      local one = lm.full({1}, 0.625, {dtype = dtype})
+      for _, size in ipairs {{1}, {17}, {512}, {513}, {2049}, {90000}, {3, 700}, {70, 9, 5}} do
+        local x = one:view(size[2] and (size[3] and {1, 1, 1} or {1, 1}) or {1}):expand(size)
+        local all, what = x:contiguous(), dtype .. " " .. table.concat(size, "x")
+        for _, name in ipairs {"neg", "exp", "tanh", "sqrt", "floor", "silu", "isnan"} do
+          same(all[name](all), x[name](x), name .. " " .. what)
+        end
+        same(all:clamp(0, 0.5), x:clamp(0, 0.5), "clamp " .. what)
+        same(all * all, x * x, "mul " .. what)
+        same(lm.where(x:gt(0), all, all), lm.where(x:gt(0), x, x), "where " .. what)
+        local a = all:clone():requires_grad_()
+        local loss = (1 - a):sum()
+        loss:backward()
+        same(lm.full(size, -1, {dtype = dtype}), a.grad, "gradient of a sum, " .. what)
+      end
+    end
+  end)
 
   it("are those of elements converted one by one", function()
     for _, size in ipairs {{1, 1}, {3, 511}, {3, 512}, {1, 513}, {7, 300}, {40, 1027}} do
