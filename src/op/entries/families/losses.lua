@@ -99,15 +99,15 @@ op("cross_entropy(x, target, weight?, {ignore_index: int = -100, label_smoothing
     "distance = -(terms * soft)",
     -- label smoothing's part that spreads over all classes
     "ignored = smooth ? targets == ignore_index : nil",
-    "evenly = smooth ? masked_fill(-mean(terms, 1), ignored, 0) : nil",
+    "evenly = smooth ? masked_fill(-sum(terms, 1), ignored, 0) : nil",
     "counts = given(weight) && smooth "
       .. "? masked_fill(index_select(weights, 0, flatten(masked_fill(targets, ignored, 1))), flatten(ignored), 0) "
-      .. ": smooth ? in_dtype_of(!ignored, logp) : nil",
-    "even = reduction == 'mean' ? mean(evenly) / mean(counts) : reduced(evenly, reduction)",
+      .. ": !ignored",
+    "even = reduction == 'mean' ? sum(evenly) / sum(counts) : reduced(evenly, reduction)",
     "hard = is_float(target) ? nil : nll_loss(logp, targets, weights, ignore_index, reduction)",
-    "loss = smooth ? hard * (1 - label_smoothing) + even * label_smoothing "
+    "loss = smooth ? hard * (1 - label_smoothing) + even * (label_smoothing / classes) "
       .. ": !is_float(target) ? hard : reduction == 'none' ? sum(distance, 1) "
-      .. ": reduction == 'mean' ? mean(distance) * classes : sum(distance)",
+      .. ": sum(distance) / (reduction == 'mean' ? numel_of(logp) / classes : 1)",
     "ndim_of(x) == 1 && reduction == 'none' ? reshape(loss, []) : loss",
   },
   autocast = "keep_result", help = "Computes the cross entropy between logits and targets, classes or probabilities.",
@@ -283,12 +283,13 @@ op "multi_margin_loss(x, target, p: int = 1, margin: number = 1, weight?, {reduc
   },
   formula = {
     "rows_of_x = ndim_of(x) < 2 ? reshape(x, [1, numel_of(x)]) : x",
+    "classes = size_of(rows_of_x)[2]",
     "labels = reshape(target, [size_of(rows_of_x)[1], 1])",
     "own = gather(rows_of_x, 1, labels)",
     "lacking = relu(margin - own + rows_of_x)",
     "powered = p == 2 ? square(lacking) : lacking",
-    "averaged = mean(scatter(powered, 1, labels, 0), [1])",
-    "loss = given(weight) ? averaged * index_select(weight, 0, squeeze(labels, [1])) : averaged",
+    "summed = sum(scatter(powered, 1, labels, 0), [1]) / classes",
+    "loss = given(weight) ? summed * index_select(weight, 0, squeeze(labels, [1])) : summed",
     "reduced(reshape(loss, size_of(target)), reduction)",
   },
   autocast = "keep",
@@ -298,7 +299,7 @@ op "multilabel_soft_margin_loss(x, target, weight?, {reduction: reduction = mean
   needs = {{"ndim_of(x) > 0", "expected x to have shape [N, C] or [C], got {x}"}},
   formula = {
     "each = -(target * log_sigmoid(x) + (1 - target) * log_sigmoid(-x))",
-    "loss = mean(given(weight) ? each * weight : each, [-1])",
+    "loss = sum(given(weight) ? each * weight : each, [-1]) / size_of(x)[-1]",
     "reduced(loss, reduction)",
   },
   autocast = "keep",

@@ -39,9 +39,11 @@ op "cumsum(x, dim: dim, {reverse = false, dtype: dtype?})" {
 }
 op "cumprod(x, dim: dim, {reverse = false, dtype: dtype?})" {
   kernel = "scan(x, nil, dim, reverse, 'product', dtype)",
-  -- dy_j / dx_i is the product of the elements before i, times that of those between i and j
+  -- dy_j / dx_i is the product of the elements before i, times that of those between i and j; their sum may leave
+  -- float16's range where the whole product is 0
   grad = {
-    x = "shifted(y, dim, reverse, 1) * linear_recurrence(g, shifted(x, dim, !reverse, 0), dim, !reverse)",
+    x = "in_dtype_of(shifted(widened(y), dim, reverse, 1) "
+      .. "* linear_recurrence(widened(g), shifted(widened(x), dim, !reverse, 0), dim, !reverse), x)",
   },
   autocast = "keep_gpu", help = "Computes the cumulative product along dim.",
 }

@@ -1,6 +1,4 @@
 --- What the specs of half precision share: layouts of a tensor, and comparing with float64.
-local lm = require "luminary"
-
 local half = {}
 
 -- The spacing of numbers around 1, and what is beyond the largest one.
