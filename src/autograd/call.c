@@ -19,6 +19,33 @@ static lm_status precheck(lm_op_id id, const void *args, bool in_place, bool *ta
   return with_op_name(id, c->form(args, in_place, taken, out));
 }
 
+static lm_status run_composite(lm_op_id id, const void *args, lm_tensor **out) {
+  const lm_rules *rules = &lm_rule_table[id];
+  bool is_done = false;
+  if (rules->record_as_one && lm_record_may(&lm_ops[id], rules, args) && !lm_modes_here.no_grad) {
+    NEED(lm_record_call(id, args, &is_done, out));
+  }
+  return is_done ? LM_OK : lm_compositions[id].made_of(args, out);
+}
+
+/* Runs a composite on float32 copies of half-precision tensors, and rounds its results to `dtype`. */
+static lm_status run_widened(lm_op_id id, const void *args, lm_dtype dtype, lm_tensor **out) {
+  lm_cast_args cast;
+  lm_status status = lm_autocast_args(id, args, LM_WIDENED, &cast);
+  if (status == LM_OK) status = run_composite(id, &cast.args, out);
+  lm_autocast_args_free(&cast);
+  for (int i = 0; i < lm_ops[id].outs && status == LM_OK; i++) {
+    lm_tensor *wide = out[i];
+    bool kept = !wide || wide->dtype != LM_F32 || lm_modes_here.cast.keeps >> LM_DEVICE_KIND(wide->device) & 1;
+    if (kept) continue;
+    lm_to_copy_args round = {.x = wide, .dtype = dtype, .device = LM_NO_DEVICE, .memory_format = LM_PRESERVE};
+    status = lm_call(LM_OP_to_copy, &round, &out[i]);
+    if (status == LM_OK) lm_release(wide);
+  }
+  for (int i = 0; i < lm_ops[id].outs && status != LM_OK; i++) lm_release(lm_tensor_take(&out[i]));
+  return status;
+}
+
 static lm_status run_or_record(lm_op_id id, const void *args, lm_tensor **out) {
   lm_status status = LM_OK;
   const lm_op *op = &lm_ops[id];
@@ -27,10 +54,9 @@ static lm_status run_or_record(lm_op_id id, const void *args, lm_tensor **out) {
   if (op->has_precheck) TRY(precheck(id, args, false, &is_done, out));
   if (is_done) return LM_OK;
   if (op->kind == LM_COMP) {
-    if (rules->record_as_one && lm_record_may(op, rules, args) && !lm_modes_here.no_grad) {
-      TRY(with_op_name(id, lm_record_call(id, args, &is_done, out)));
-    }
-    return is_done ? LM_OK : with_op_name(id, lm_compositions[id].made_of(args, out));
+    lm_dtype rounded = op->widens ? lm_widened_dtype(id, args) : LM_NO_DTYPE;
+    return with_op_name(id, rounded == LM_NO_DTYPE ? run_composite(id, args, out)
+                                                   : run_widened(id, args, rounded, out));
   }
   if (op->kind == LM_WRITE) return lm_record_write(id, args, false, out);
   if (!rules->none && lm_record_may(op, rules, args) && !lm_modes_here.no_grad)
@@ -57,7 +83,7 @@ static lm_status call_as_is(lm_op_id id, const void *args, lm_tensor **out) {
 
 static lm_status cast_and_call(lm_op_id id, const void *args, lm_tensor **out) {
   lm_cast_args cast;
-  lm_status status = lm_autocast_args(id, args, &cast);
+  lm_status status = lm_autocast_args(id, args, lm_ops[id].cast, &cast);
   if (status == LM_OK) status = call_as_is(id, &cast.args, out);
   lm_autocast_args_free(&cast);
   return status;

@@ -20,8 +20,8 @@ local function in_full(tensors, update)
   end
 end
 
--- Interpolates t, in place, toward value: t + weight * (value - t).
-local function approach(t, value, weight) return t:add_(value - t, {alpha = weight}) end
+-- Interpolates t, in place, toward value. A weight of 1 yields value, however large t was.
+local function approach(t, value, weight) return t:mul_(1 - weight):add_(value, {alpha = weight}) end
 
 -- ---- the base class
 
@@ -167,7 +167,8 @@ end
 function Muon.step_one(_self, group, p, g, state)
   in_full({p, state.momentum_buffer}, function(x, buffer)
     approach(buffer, g, 1 - group.momentum)
-    local step = orthogonalized(group.nesterov and g + (buffer - g) * group.momentum or buffer, group)
+    local next_step = g * (1 - group.momentum) + buffer * group.momentum
+    local step = orthogonalized(group.nesterov and next_step or buffer, group)
     local lr = group.lr * factors[group.adjust_lr_fn or "original"](p.shape[1], p.shape[2])
     x:mul_(1 - group.lr * group.weight_decay):sub_(step:to(x.dtype), {alpha = lr})
   end)

@@ -179,7 +179,7 @@ op "cross(x, other, dim: dim? = -1)" {
     "stack([x2 * y3 - x3 * y2, x3 * y1 - x1 * y3, x1 * y2 - x2 * y1], dim)",
   },
   grad = {x = "cross(other, g, dim)", other = "cross(g, x, dim)"},
-  help = "Computes the cross product of vectors along dim, of size 3.",
+  widens = true, help = "Computes the cross product of vectors along dim, of size 3.",
 }
 
 -- Returns the gradient for x of distances from `other`; g and y are [..., rows of x, rows of other]. As norm's, except
