@@ -1,5 +1,6 @@
 --- nn.functional: Provides layers as functions, under PyTorch's names.
 local core = require "luminary.core"
+local full_precision = require "luminary.base.full_precision"
 local options = require "luminary.base.options"
 local signature = require "luminary.base.signature"
 
@@ -18,7 +19,7 @@ end
 
 --- Applies local response normalization across channels.
 F.local_response_norm = signature.of([[local_response_norm(x: tensor, size: count, {alpha = 1e-4, beta = 0.75,
-  k = 1})]], function(x, size, opts)
+  k = 1})]], full_precision.rounds_once(function(x, size, opts)
   if x.ndim < 2 then options.expected("local_response_norm", "x [N, C, …] of 2 or more dims", x) end
   if x:numel() == 0 then return x * 1 end -- reshape cannot divide 0 elements
   local before = math.floor(size / 2)
@@ -26,12 +27,13 @@ F.local_response_norm = signature.of([[local_response_norm(x: tensor, size: coun
   squares = ops.pad(squares, {0, 0, before, size - 1 - before})
   local mean = ops.reshape(ops.avg_pool2d(squares, {size, 1}, {stride = 1}), x.shape)
   return x / (mean * opts.alpha + opts.k) ^ opts.beta
-end)
+end))
 
 --- Divides the input by its p-norm along a dim.
-F.normalize = signature.of("normalize(x: tensor, {p = 2, dim: dim = 2, eps = 1e-12})", function(x, opts)
+F.normalize = signature.of("normalize(x: tensor, {p = 2, dim: dim = 2, eps = 1e-12})",
+  full_precision.rounds_once(function(x, opts)
   return x / ops.norm(x, opts.p, opts.dim, {keepdim = true}):clamp(opts.eps)
-end)
+end))
 
 local function reduced(loss, reduction) return reduction == "none" and loss or loss[reduction](loss) end
 

@@ -1,6 +1,6 @@
 --- Defines optimizers whose steps treat a parameter as a whole, by its norm or as a matrix: LAMB, Muon and Adafactor.
 --- Their steps are tensor ops that never synchronize with a device. float16 and bfloat16 parameters are computed in
---- float32; their states have their dtype.
+--- float32, and their states are float32, which holds the squares of their gradients.
 local core = require "luminary.core"
 local class = require "luminary.base.class"
 local options = require "luminary.base.options"
@@ -35,6 +35,7 @@ function Whole:shapes(p)
 end
 
 function Whole:state_shape(p, key) return self:shapes(p)[key] end
+function Whole.state_dtype(p) return is_half(p) and "float32" or p.dtype end
 
 --- Returns true if a group's steps depend on the step number, which a captured graph would repeat.
 function Whole.by_number(_self, _group) return true end
@@ -59,8 +60,8 @@ function Whole:advance(group, params, states, count)
     local state, g = states[i], wide(p.grad)
     p = p:detach()
     for name, shape in pairs(self:shapes(p)) do
-      state[name] = state[name]
-        or shape == p.shape and ops.zeros_like(p) or ops.zeros(shape, {dtype = p.dtype, device = p.device})
+      local how = {dtype = self.state_dtype(p), device = p.device}
+      state[name] = state[name] or shape == p.shape and ops.zeros_like(p, how) or ops.zeros(shape, how)
     end
     self:step_one(group, p, group.maximize and g:neg() or g, state, count)
   end

@@ -1,5 +1,6 @@
 --- Computes differences, quantiles, modes, distinct elements and counts, by other ops. Indices and labels count from 1.
 local core = require "luminary.core"
+local full_precision = require "luminary.base.full_precision"
 local options = require "luminary.base.options"
 local signature = require "luminary.base.signature"
 local movedim = require("luminary.tensor.shape_ops").movedim
@@ -319,7 +320,7 @@ end)
 
 --- Computes the covariance matrix of the rows of x.
 ordering.cov = signature.of([[cov(x: tensor, correction: integer = 1, fweights: tensor?,
-  aweights: tensor?)]], function(x, correction, fweights, aweights)
+  aweights: tensor?)]], full_precision.rounds_once(function(x, correction, fweights, aweights)
   local who = "cov"
   if x.ndim > 2 then options.wrong_shape(who, "x", x, "[variables, observations]") end
   local rows = x.ndim < 2 and ops.reshape(x, {1, -1}) or x
@@ -341,14 +342,14 @@ ordering.cov = signature.of([[cov(x: tensor, correction: integer = 1, fweights: 
   divisor = core.is_tensor(divisor) and ops.clamp(divisor, 0) or math.max(divisor, 0)
   local c = ops.mm(weights and away * weights or away, ops.t(away)) / divisor
   return rows.shape[1] == 1 and ops.reshape(c, {}) or c
-end)
+end))
 
 --- x:corrcoef(): Computes the matrix of Pearson's correlation coefficients of the rows of x.
-function ordering.corrcoef(x)
+ordering.corrcoef = full_precision.rounds_once(function(x)
   local c = ordering.cov(a_tensor("corrcoef", x))
   if c.ndim == 0 then return c / c end
   local deviation = ops.sqrt(ops.diagonal(c))
   return ops.clamp(c / ops.unsqueeze(deviation, 2) / deviation, -1, 1)
-end
+end)
 
 return options.exact_all(ordering)

@@ -108,11 +108,7 @@ op "outer(x, other)" {
   help = "Computes the outer product of two vectors.",
 }
 op "addmv(input, x, vec, {beta: number = 1, alpha: number = 1})" {
-  formula = {
-    "times_product = cut_for(x, alpha)", "times_input = cut_for(x, beta)",
-    "product = times_product == 1 ? mv(x, vec) : mv(x, vec) * times_product",
-    "times_input == 0 ? product : add(product, input, times_input)",
-  },
+  formula = "squeeze(addmm(ndim_of(input) > 0 ? unsqueeze(input, -1) : input, x, unsqueeze(vec, 1), beta, alpha), -1)",
   autocast = "lower",
   help = "Computes beta * input + alpha * x times vec, for a matrix and a vector.",
 }
