@@ -196,6 +196,108 @@ local function gradient_check(row, file, k, check, most)
   check(projected(f, inputs), { start(), start() }, { rtol = 1e-5 })
 end
 
+-- ---- half precision
+
+-- The largest and the smallest normal number, the spacing of numbers from 1 on and from 0 on.
+local halves = {
+  float16 = { max = 65504, least = 2 ^ -14, eps = 2 ^ -10, step = 2 ^ -24 },
+  bfloat16 = { max = (2 - 2 ^ -7) * 2 ^ 127, least = 2 ^ -126, eps = 2 ^ -7, step = 2 ^ -133 },
+}
+
+-- Returns the greatest difference between elements of half-precision `got` and float64 `want`, in units of the last
+-- place, and a text about it. A result that the dtype lacks counts for nothing. shared: as many units of the largest
+-- element are no difference in any.
+local function units_off(got, want, half, shared)
+  local a, b, largest = got:double():reshape(-1), want:reshape(-1), 0
+  local there = b:abs():le(half.max)
+  if not there:any():item() then return 0 end
+  largest = b:masked_select(there):abs():max():item()
+  local unit = (b:abs():clamp(half.least) * half.eps):clamp(half.step)
+  local off = ((a - b):abs() - shared * largest * half.eps):div(unit)
+  off = off:masked_fill(there:logical_not(), 0):nan_to_num { nan = inf, posinf = inf }
+  local worst, at = off:max(1)
+  at = at:item()
+  return worst:item(), ("element %d is %.5g, not %.5g: %.3g units off"):format(at, a[at], b[at], worst:item())
+end
+
+-- Returns true if the values of `want` can be rounded to the dtype without losing more than the last digits.
+local function keeps(want, half)
+  local size = want:abs()
+  return not size:gt(half.max):logical_or(size:ne(size)):logical_or(size:gt(0):logical_and(size:lt(half.least / 8)))
+    :any():item()
+end
+
+-- Returns the float results of an op, and the gradients of its inputs for random gradients of the results.
+local function results_and_gradients(row, args, inputs)
+  local results, sum = { call(row, args) }, nil
+  for j = #results, 1, -1 do
+    if not core.is_tensor(results[j]) or not results[j]:is_floating_point() then table.remove(results, j) end
+  end
+  if #inputs == 0 then return results, {} end
+  for j, y in ipairs(results) do
+    if y.requires_grad then
+      lm.manual_seed(j)
+      local weighed = (y:double() * core.ops.rand(y.shape, { device = device }):half():bfloat16():double()):sum()
+      sum = sum and sum + weighed or weighed
+    end
+    results[j] = y:detach()
+  end
+  if not sum then return results, {} end
+  sum:backward()
+  local grads = {}
+  for j, x in ipairs(inputs) do grads[j] = x.grad or false end
+  return results, grads
+end
+
+-- Calls case k in a dtype, or in float64 with the same inputs. Returns results, gradients.
+local function half_call(row, file, k, dtype, scale, wide)
+  local inputs, wanted = {}, {}
+  for _, name in ipairs(grad_names(row, k)) do wanted[name] = true end
+  local args = arguments(row, file, k, "float32", function(x, name, spec)
+    if not x:is_floating_point() or spec.dtype then return x end
+    x = (spec.tensor == "float" and x * scale or x):to(dtype)
+    if wide then x = x:double() end
+    if wanted[name] then
+      x = x:detach():clone():requires_grad_()
+      inputs[#inputs + 1] = x
+    end
+    return x
+  end)
+  return results_and_gradients(row, args, inputs)
+end
+
+-- Returns the problems of a row in half precision: texts.
+local function half_problems(row, file, dtype)
+  local half, problems = halves[dtype], {}
+  local allowed = row.half or {}
+  for _, scale in ipairs { 1e-4, 1, 300 } do
+    for k = 1, #row do
+      local here = ("case %d x %g: "):format(k, scale)
+      local ok, want, want_grads = pcall(half_call, row, file, k, dtype, scale, true)
+      local taken, got, grads = pcall(half_call, row, file, k, dtype, scale, false)
+      if ok and not taken then
+        if not tostring(got):find "float16" and not tostring(got):find "float32" then
+          problems[#problems + 1] = here .. tostring(got)
+        end
+      elseif ok then
+        local kept = true
+        for j, y in ipairs(want) do
+          local off, text = 0, nil
+          if y:numel() > 0 and got[j].dtype == dtype then off, text = units_off(got[j], y, half, 0) end
+          if off > (allowed.units or 2) then problems[#problems + 1] = ("%sresult %d: %s"):format(here, j, text) end
+          kept = kept and (y:numel() == 0 or keeps(y, half))
+        end
+        for j, g in ipairs(kept and want_grads or {}) do
+          local off, text = 0, nil
+          if g and grads[j] and g:numel() > 0 then off, text = units_off(grads[j], g, half, 2) end
+          if off > (allowed.grad_units or 4) then problems[#problems + 1] = ("%sgradient %d: %s"):format(here, j, text) end
+        end
+      end
+    end
+  end
+  return problems
+end
+
 local function build(v)
   if type(v) ~= "table" then return v end
   if not v.tensor then
@@ -247,6 +349,15 @@ for _, row in ipairs(rows) do
         for _, small in ipairs { "int8", "int16" } do
           local narrow = narrowed(file, small)
           if narrow then compare(row, narrow, 1, small, { call(row, arguments(row, narrow, 1, small)) }) end
+        end
+      end)
+    end
+
+    if not row.random and not row.no_half and has_tensor(row) then
+      it("rounds once in half precision", function()
+        for dtype in pairs(halves) do
+          local problems = half_problems(row, file, dtype)
+          if #problems > 0 then error(dtype .. ", " .. table.concat(problems, "\n", 1, math.min(6, #problems)), 0) end
         end
       end)
     end
