@@ -204,16 +204,18 @@ local halves = {
   bfloat16 = { max = (2 - 2 ^ -7) * 2 ^ 127, least = 2 ^ -126, eps = 2 ^ -7, step = 2 ^ -133 },
 }
 
--- Returns the greatest difference between elements of half-precision `got` and float64 `want`, in units of the last
--- place, and a text about it. A result that the dtype lacks counts for nothing. shared: as many units of the largest
--- element are no difference in any.
-local function units_off(got, want, half, shared)
+-- Returns the greatest difference between elements of half-precision `got` and float64 `want`, or `single`, the float32
+-- result for the same inputs, in units of the last place, and a text about it. A result that the dtype lacks counts for
+-- nothing. shared: as many units of the largest element are no difference in any.
+local function units_off(got, want, single, half, shared)
   local a, b, largest = got:double():reshape(-1), want:reshape(-1), 0
   local there = b:abs():le(half.max)
   if not there:any():item() then return 0 end
   largest = b:masked_select(there):abs():max():item()
   local unit = (b:abs():clamp(half.least) * half.eps):clamp(half.step)
-  local off = ((a - b):abs() - shared * largest * half.eps):div(unit)
+  local away = (a - b):abs()
+  if single then away = away:fmin((a - single:double():reshape(-1)):abs()) end
+  local off = (away - shared * largest * half.eps):div(unit)
   off = off:masked_fill(there:logical_not(), 0):nan_to_num { nan = inf, posinf = inf }
   local worst, at = off:max(1)
   at = at:item()
@@ -249,14 +251,14 @@ local function results_and_gradients(row, args, inputs)
   return results, grads
 end
 
--- Calls case k in a dtype, or in float64 with the same inputs. Returns results, gradients.
+-- Calls case k in a dtype, or in dtype `wide` with the same inputs. Returns results, gradients.
 local function half_call(row, file, k, dtype, scale, wide)
   local inputs, wanted = {}, {}
   for _, name in ipairs(grad_names(row, k)) do wanted[name] = true end
   local args = arguments(row, file, k, "float32", function(x, name, spec)
     if not x:is_floating_point() or spec.dtype then return x end
     x = (spec.tensor == "float" and x * scale or x):to(dtype)
-    if wide then x = x:double() end
+    if wide then x = x:to(wide) end
     if wanted[name] then
       x = x:detach():clone():requires_grad_()
       inputs[#inputs + 1] = x
@@ -273,8 +275,9 @@ local function half_problems(row, file, dtype)
   for _, scale in ipairs { 1e-4, 1, 300 } do
     for k = 1, #row do
       local here = ("case %d x %g: "):format(k, scale)
-      local ok, want, want_grads = pcall(half_call, row, file, k, dtype, scale, true)
-      local taken, got, grads = pcall(half_call, row, file, k, dtype, scale, false)
+      local ok, want, want_grads = pcall(half_call, row, file, k, dtype, scale, "float64")
+      local _, single, single_grads = pcall(half_call, row, file, k, dtype, scale, "float32")
+      local taken, got, grads = pcall(half_call, row, file, k, dtype, scale)
       if ok and not taken then
         if not tostring(got):find "float16" and not tostring(got):find "float32" then
           problems[#problems + 1] = here .. tostring(got)
@@ -283,13 +286,13 @@ local function half_problems(row, file, dtype)
         local kept = true
         for j, y in ipairs(want) do
           local off, text = 0, nil
-          if y:numel() > 0 and got[j].dtype == dtype then off, text = units_off(got[j], y, half, 0) end
+          if y:numel() > 0 and got[j].dtype == dtype then off, text = units_off(got[j], y, single[j], half, 0) end
           if off > (allowed.units or 2) then problems[#problems + 1] = ("%sresult %d: %s"):format(here, j, text) end
           kept = kept and (y:numel() == 0 or keeps(y, half))
         end
         for j, g in ipairs(kept and want_grads or {}) do
           local off, text = 0, nil
-          if g and grads[j] and g:numel() > 0 then off, text = units_off(grads[j], g, half, 2) end
+          if g and grads[j] and g:numel() > 0 then off, text = units_off(grads[j], g, single_grads[j], half, 2) end
           if off > (allowed.grad_units or 4) then problems[#problems + 1] = ("%sgradient %d: %s"):format(here, j, text) end
         end
       end

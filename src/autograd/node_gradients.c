@@ -86,17 +86,22 @@ static lm_status unpack(lm_node *n, lm_dtype dtype, lm_expr *e, unpacked *u) {
   return LM_OK;
 }
 
-/* Replaces the half-precision tensors of a rule, whose args and y are in u, by float32 ones that its expression owns. */
+/* Replaces the half-precision tensors of a rule, whose args and y are in u, by float32 ones that its expression owns.
+ * Saved results are computed again if the arguments are saved too: what rounding lost may be large beside a gradient. */
 static lm_status widen(lm_rule *r, unpacked *u, lm_tensor *const *g, lm_tensor **wide_g) {
   const lm_op *op = &lm_ops[r->op];
+  bool has_args = op->aux == 0, has_results = false;
   for (int k = 0; k < op->ntensor; k++) {
     lm_tensor **t = &LM_ARG_TENSOR(&u->args, op->tensor[k]);
+    has_args = has_args && (*t || !lm_rule_given(r, k));
     if (*t && !(*t)->number) *t = lm_f_widened(&r->e, *t);
   }
   for (int i = 0; i < LM_MAX_OUTS; i++) {
+    has_results = has_results || u->y[i];
     u->y[i] = lm_f_widened(&r->e, u->y[i]);
     if (i < op->outs) wide_g[i] = lm_f_widened(&r->e, g[i]);
   }
+  if (has_args && has_results && lm_e_run(&r->e, r->op, &u->args)) memcpy(u->y, r->e.last, op->outs * sizeof *u->y);
   r->g = wide_g;
   return r->e.status;
 }

@@ -40,10 +40,10 @@ op "linear(x, weight, bias: scalar?)" {
           "expected x to have shape [*, {size_of(weight)[1]}] for weight of {weight}, got {x}"},
         {"ndim_of(bias) == 0", "bias must be a number or a 0-d tensor for 1-d weight, got shape {bias}"},
       },
-      "y = squeeze(linear(x, unsqueeze(weight, 0)), -1)",
-      "given(bias) ? y + bias : y",
+      "squeeze(linear(x, unsqueeze(weight, 0), given(bias) ? reshape(in_dtype_of(bias, x), [1]) : nil), -1)",
     },
-    {when = "given(bias) && ndim_of(bias) == 0", "linear(x, weight) + bias"},
+    {when = "given(bias) && ndim_of(bias) == 0",
+      "linear(x, weight, expand(in_dtype_of(bias, x), [size_of(weight)[1]]))"},
   },
   flops = "2 * numel_of(y) * size_of(x)[-1]",
   help = "Applies a linear transformation: x times weight transposed, plus bias.",
@@ -128,12 +128,13 @@ local batches = {
 }
 op "baddbmm(input, x, other, {beta: number = 1, alpha: number = 1})" {
   needs = {batches},
-  formula = {
-    "times_product = cut_for(x, alpha)", "times_input = cut_for(x, beta)",
-    "product = bmm(times_product == 1 ? x : x * times_product, other)",
-    "times_input == 0 ? product : add(product, input, times_input)",
+  kernel = "product(x, other, input, false, beta, alpha)",
+  grad = {
+    input = "scaled(g, beta)", x = "scaled(bmm(g, transpose(other, 1, 2)), alpha)",
+    other = "scaled(bmm(transpose(x, 1, 2), g), alpha)",
   },
   autocast = "lower",
+  flops = "2 * numel_of(y) * size_of(x)[-1]",
   help = "Computes beta * input + alpha * bmm(x, other), for batches of matrices.",
 }
 op "addbmm(input, x, other, {beta: number = 1, alpha: number = 1})" {
@@ -145,9 +146,7 @@ op "addbmm(input, x, other, {beta: number = 1, alpha: number = 1})" {
   formula = { -- the batch is another dim to sum over
     "wide = reshape(transpose(x, 0, 1), [size_of(x)[2], size_of(x)[1] * size_of(x)[3]])",
     "tall = reshape(other, [size_of(x)[1] * size_of(x)[3], size_of(other)[3]])",
-    "times_product = cut_for(x, alpha)", "times_input = cut_for(x, beta)",
-    "product = mm(times_product == 1 ? wide : wide * times_product, tall)",
-    "times_input == 0 ? product : add(product, input, times_input)",
+    "addmm(input, wide, tall, beta, alpha)",
   },
   autocast = "lower",
   help = "Computes beta * input + alpha * the sum of the products of a batch of matrices.",
