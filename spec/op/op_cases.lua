@@ -20,6 +20,8 @@
 --   bad        {arguments..., message = "pattern"}: calls that have to fail so
 --   strided    false: not tried with strided inputs (creation ops)
 --   random     true: values are not compared, only shape and dtype
+--   half       what half precision may differ by: {units = of results, grad_units = of gradients, in units of the last
+--              place, grad_to = the largest factor of inputs for which gradients are compared, cpu = only there}, with a reason
 --   cpu_only   true: other devices have no kernel, and a plan that holds the op is the CPU's
 local inf, nan = math.huge, 0 / 0
 
@@ -970,6 +972,7 @@ op("scaled_dot_product_attention", "query key value attn_mask dropout_p is_causa
 local drawn = n({ 2 }, 2 ^ 33, 2 ^ 50, true)
 op("attention", "query key value attn_mask is_causal", "attention(query, key, value, attn_mask, is_causal, dropout_p, draw)", {
   defaults = { attn_mask = none, is_causal = false, dropout_p = 0, draw = none }, tol = { float16 = { 3e-3, 2e-3 }, bfloat16 = { 1.6e-2, 4e-3 } }, -- tensor cores take rounded weights
+  half = { grad_to = 1 }, -- the gradient of scores is a difference from sums of the rounded result, as in FlashAttention
   qkv(), qkv { attn_mask = b { 2, 2, 5, 7 } }, qkv { dropout_p = 0.4, draw = drawn }, qkv { attn_mask = b { 2, 2, 5, 7 }, dropout_p = 0.4, draw = drawn },
   bad = { { t { 1, 2, 5, 4 }, t { 1, 2, 7, 4 }, t { 1, 2, 7, 4 }, { dropout_p = 0.5 }, message = "attention: draw must be a tensor for dropout_p = 0%.5, got nil" },
     { t { 1, 2, 5, 4 }, t { 1, 2, 7, 4 }, t { 1, 2, 7, 4 }, { dropout_p = 1.5 }, message = "attention: dropout_p must be from 0 to 1, got 1%.5" },
@@ -998,7 +1001,7 @@ op("dropout_by_draw", "x p draw", "dropout_by_draw(x, p, draw)", {
     { t { 2 }, 0.5, t { 2 }, message = "dropout_by_draw: draw must be int64, got float32" },
     { t { 2 }, 0.5, i({ 3 }, 5), message = "dropout_by_draw: expected draw to have shape %[2%], got %[3%]" } } })
 op("attention_weights", "query key attn_mask is_causal", "torch.softmax(query @ key.mT / 2, -1)", {
-  dtypes = false,
+  dtypes = false, half = { cpu = true }, -- a GPU multiplies in half precision
   { query = t { 2, 5, 4 }, key = t { 2, 7, 4 } }, bad = { { t { 5, 4 }, t { 7, 3 }, message = "%[5, 4%].*%[3, 7%]" } } })
 
 -- ---- recurrent

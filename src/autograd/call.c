@@ -19,20 +19,22 @@ static lm_status precheck(lm_op_id id, const void *args, bool in_place, bool *ta
   return with_op_name(id, c->form(args, in_place, taken, out));
 }
 
-static lm_status run_composite(lm_op_id id, const void *args, lm_tensor **out) {
+/* Runs a composite, or an op that is recorded as its formula. */
+static lm_status run_formula(lm_op_id id, const void *args, lm_tensor **out) {
   const lm_rules *rules = &lm_rule_table[id];
-  bool is_done = false;
-  if (rules->record_as_one && lm_record_may(&lm_ops[id], rules, args) && !lm_modes_here.no_grad) {
+  bool is_done = false, records = rules->record_as_one || rules->decompose;
+  if (records && lm_record_may(&lm_ops[id], rules, args) && !lm_modes_here.no_grad) {
     NEED(lm_record_call(id, args, &is_done, out));
   }
-  return is_done ? LM_OK : lm_compositions[id].made_of(args, out);
+  if (is_done) return LM_OK;
+  return lm_ops[id].kind == LM_COMP ? lm_compositions[id].made_of(args, out) : lm_run_unrecorded(id, args, false, out);
 }
 
-/* Runs a composite on float32 copies of half-precision tensors, and rounds its results to `dtype`. */
+/* Runs a formula on float32 copies of half-precision tensors, and rounds its results to `dtype`. */
 static lm_status run_widened(lm_op_id id, const void *args, lm_dtype dtype, lm_tensor **out) {
   lm_cast_args cast;
   lm_status status = lm_autocast_args(id, args, LM_WIDENED, &cast);
-  if (status == LM_OK) status = run_composite(id, &cast.args, out);
+  if (status == LM_OK) status = run_formula(id, &cast.args, out);
   lm_autocast_args_free(&cast);
   for (int i = 0; i < lm_ops[id].outs && status == LM_OK; i++) {
     lm_tensor *wide = out[i];
@@ -53,14 +55,14 @@ static lm_status run_or_record(lm_op_id id, const void *args, lm_tensor **out) {
   bool is_done = false;
   if (op->has_precheck) TRY(precheck(id, args, false, &is_done, out));
   if (is_done) return LM_OK;
-  if (op->kind == LM_COMP) {
+  bool records = !rules->none && lm_record_may(op, rules, args) && !lm_modes_here.no_grad;
+  if (op->kind == LM_COMP || (records && rules->decompose)) {
     lm_dtype rounded = op->widens ? lm_widened_dtype(id, args) : LM_NO_DTYPE;
-    return with_op_name(id, rounded == LM_NO_DTYPE ? run_composite(id, args, out)
+    return with_op_name(id, rounded == LM_NO_DTYPE ? run_formula(id, args, out)
                                                    : run_widened(id, args, rounded, out));
   }
   if (op->kind == LM_WRITE) return lm_record_write(id, args, false, out);
-  if (!rules->none && lm_record_may(op, rules, args) && !lm_modes_here.no_grad)
-    TRY(lm_record_call(id, args, &is_done, out));
+  if (records) TRY(lm_record_call(id, args, &is_done, out));
   if (is_done) return LM_OK;
   TRY(lm_run_unrecorded(id, args, false, out));
   if (op->kind == LM_VIEW && !rules->none && lm_dtype_is_float(out[0]->dtype)) {

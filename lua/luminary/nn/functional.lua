@@ -40,7 +40,7 @@ local function reduced(loss, reduction) return reduction == "none" and loss or l
 --- Computes a triplet loss with a custom distance.
 F.triplet_margin_with_distance_loss = signature.of([[triplet_margin_with_distance_loss(anchor: tensor,
   positive: tensor, negative: tensor, {distance_function: callable, margin: positive = 1, swap = false,
-  reduction = "mean" | "sum" | "none"})]], function(anchor, positive, negative, o)
+  reduction = "mean" | "sum" | "none"})]], full_precision.rounds_once(function(anchor, positive, negative, o)
   local who = "triplet_margin_with_distance_loss"
   if positive.ndim ~= anchor.ndim or negative.ndim ~= anchor.ndim then
     options.fail("%s: anchor, positive and negative must have the same number of dims, got %s, %s and %s", who,
@@ -50,11 +50,11 @@ F.triplet_margin_with_distance_loss = signature.of([[triplet_margin_with_distanc
   local near, far = distance(anchor, positive), distance(anchor, negative)
   if o.swap then far = ops.minimum(far, distance(positive, negative)) end
   return reduced((near - far + o.margin):clamp(0), o.reduction)
-end)
+end))
 
 --- Computes a multi-label hinge loss between scores and lists of target classes.
 F.multilabel_margin_loss = signature.of([[multilabel_margin_loss(x: tensor, target: tensor, {size_average: lacks,
-  reduce: lacks, reduction = "mean" | "sum" | "none"})]], function(x, target, o)
+  reduce: lacks, reduction = "mean" | "sum" | "none"})]], full_precision.rounds_once(function(x, target, o)
   if x.ndim == 0 then x, target = x:view(1), target:view(-1) end
   local n = x.shape[x.ndim]
   if x.ndim > 2 or target.ndim ~= x.ndim or target.shape[1] ~= x.shape[1] or target.shape[x.ndim] ~= n then
@@ -72,7 +72,7 @@ F.multilabel_margin_loss = signature.of([[multilabel_margin_loss(x: tensor, targ
   local left_out = counts:logical_not():unsqueeze(3):logical_or(own:unsqueeze(2))
   local loss = lacking:masked_fill(left_out, 0):sum {2, 3} / n
   return reduced(x.ndim == 1 and loss:squeeze(1) or loss, o.reduction)
-end)
+end))
 
 --- Applies instance normalization to each channel of each sample.
 F.instance_norm = signature.of([[instance_norm(x: tensor, running_mean: tensor?, running_var: tensor?,

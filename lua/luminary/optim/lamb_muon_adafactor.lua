@@ -1,6 +1,6 @@
 --- Defines optimizers whose steps treat a parameter as a whole, by its norm or as a matrix: LAMB, Muon and Adafactor.
 --- Their steps are tensor ops that never synchronize with a device. float16 and bfloat16 parameters are computed in
---- float32, and their states are float32, which holds the squares of their gradients.
+--- float32; states have their dtype, those of float16 float32, which holds squares of gradients.
 local core = require "luminary.core"
 local class = require "luminary.base.class"
 local options = require "luminary.base.options"
@@ -20,9 +20,6 @@ local function in_full(tensors, update)
   end
 end
 
--- Interpolates t, in place, toward value. A weight of 1 yields value, however large t was.
-local function approach(t, value, weight) return t:mul_(1 - weight):add_(value, {alpha = weight}) end
-
 -- ---- the base class
 
 local Whole = class.define("Whole", Optimizer)
@@ -35,7 +32,7 @@ function Whole:shapes(p)
 end
 
 function Whole:state_shape(p, key) return self:shapes(p)[key] end
-function Whole.state_dtype(p) return is_half(p) and "float32" or p.dtype end
+function Whole.state_dtype(p) return p.dtype == "float16" and "float32" or p.dtype end
 
 --- Returns true if a group's steps depend on the step number, which a captured graph would repeat.
 function Whole.by_number(_self, _group) return true end
@@ -167,9 +164,8 @@ end
 --- Performs one parameter's step.
 function Muon.step_one(_self, group, p, g, state)
   in_full({p, state.momentum_buffer}, function(x, buffer)
-    approach(buffer, g, 1 - group.momentum)
-    local next_step = g * (1 - group.momentum) + buffer * group.momentum
-    local step = orthogonalized(group.nesterov and next_step or buffer, group)
+    buffer:lerp_(g, 1 - group.momentum)
+    local step = orthogonalized(group.nesterov and ops.lerp(g, buffer, group.momentum) or buffer, group)
     local lr = group.lr * factors[group.adjust_lr_fn or "original"](p.shape[1], p.shape[2])
     x:mul_(1 - group.lr * group.weight_decay):sub_(step:to(x.dtype), {alpha = lr})
   end)
@@ -215,8 +211,8 @@ local function root_mean_square(t) return t:norm():div_(math.sqrt(t:numel())) en
 
 -- Updates and returns the factored estimate of the second moment, for one matrix or a batch.
 local function by_factors(row, col, squares, weight, eps1)
-  approach(row, squares:mean(-1, {keepdim = true}), weight)
-  approach(col, squares:mean(-2, {keepdim = true}), weight)
+  row:lerp_(squares:mean(-1, {keepdim = true}), weight)
+  col:lerp_(squares:mean(-2, {keepdim = true}), weight)
   return (row * col):div_(row:mean(-2, {keepdim = true}):clamp_ {min = eps1})
 end
 
@@ -230,7 +226,7 @@ function Adafactor.step_one(_self, group, p, g, state, count)
     if col then
       estimate = by_factors(moment, col, g:square(), weight, eps1)
     else
-      estimate = approach(moment, g:square(), weight):clone()
+      estimate = moment:lerp_(g:square(), weight):clone()
     end
     local step = estimate:clamp_ {min = eps1 * eps1}:rsqrt_():mul_(g)
     x:sub_(step:mul_(size:div_(root_mean_square(step):div_(group.d):clamp_ {min = 1})))

@@ -1,6 +1,7 @@
 --- Resizes by interpolation of one dim at a time. Weights are those of ATen's upsampling (UpSample.h,
 --- UpSampleKernel.cpp).
 local core = require "luminary.core"
+local full_precision = require "luminary.base.full_precision"
 local options = require "luminary.base.options"
 local signature = require "luminary.base.signature"
 local pooling = require "luminary.nn.functional.pooling"
@@ -161,10 +162,17 @@ local function interpolate(who, a)
     a.x = x:to "float32"
     return ops.round(interpolate(who, a)):clamp(0, 255):to "uint8"
   end
+  if n > 1 and x:element_size() == 2 and not a.mode:find "^nearest" then -- each dim would round
+    return full_precision.rounds_once(function(wide)
+      a.x = wide
+      return interpolate(who, a)
+    end)(x)
+  end
   local last = sizes.is_channels_last(x)
   local done = false
+  local copies = a.mode:find "linear$" and not a.antialias -- a dim of the same size, as PyTorch does
   local function resize(i)
-    if list[i].out == list[i].size and list[i].scale == 1 then return end
+    if list[i].out == list[i].size and (copies or list[i].scale == 1) then return end
     x, done = resized(x, 2 + i, list[i], last), true
   end
   for i = 1, n do -- shrink first, so that later dims have less work
