@@ -195,7 +195,7 @@ op "gaussian_nll_loss(x, target, var: scalar, full = false, eps: number = 1e-6, 
   help = "Computes the negative log likelihood of targets under a normal distribution.",
 }
 op "soft_margin_loss(x, target, {reduction: reduction = mean})" {
-  formula = "-reduced(log_sigmoid(target * x), reduction)",
+  formula = "-reduced(log_sigmoid(target * (is_float(x) ? x : x / 1)), reduction)", -- integers may wrap around
   widens = true, autocast = "keep", help = "Computes the logistic loss of two classes: log(1 + e^(-target * x)).",
 }
 op "hinge_embedding_loss(x, target, margin: number = 1, reduction: reduction = mean)" {
