@@ -1476,7 +1476,8 @@ drawing("multinomial", "x num_samples replacement", "torch.multinomial(x, int(nu
   bad = { { t({ 4 }, chance), 5, message = "multinomial: cannot draw 5 samples without replacement from 4 categories" },
     { t({ 4 }, chance), 0, message = "multinomial: num_samples must be at least 1, got 0" },
     { v { -1, 2 }, 1, message = "multinomial: x must be at least 0 and finite, got %-1" }, { v { 1, nan }, 1, message = "multinomial: x must be at least 0" },
-    { v { 0, 0 }, 1, message = "multinomial: the sum of each row of x must be above 0, got 0" }, { t { 2, 2, 2 }, 1, message = "multinomial: expected x to have shape" },
+    { v { 0, 0 }, 1, message = "multinomial: the sum of each row of x must be above 0, got 0" },
+    { v({ 1, 1, 1, 0, 1, 0 }, { 2, 3 }), 2, message = "multinomial: cannot draw 2 samples without replacement from a row with 1 weights above 0" }, { t { 2, 2, 2 }, 1, message = "multinomial: expected x to have shape" },
     { n({ 2 }, 1, 3, true), 1, message = "multinomial.*float" }, { v({}, { 3, 0 }), 1, message = "multinomial: expected x to have shape .*, got %[3, 0%]" } } })
 drawing("poisson", "x", "torch.poisson(x)", { { x = pos { 3, 4 } }, { x = v { 0, 30, 1e5 } }, { x = t { 0 } }, bad = { { v { -1 }, message = "poisson: x must be at least 0, got %-1" } } })
 drawing("binomial", "count prob", "torch.binomial(count, prob)", { { count = n({ 3, 4 }, 0, 30), prob = t({ 3, 4 }, chance) }, { count = n({ 3, 1 }, 0, 30), prob = t({ 4 }, chance) },

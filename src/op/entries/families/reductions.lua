@@ -58,11 +58,10 @@ op "norm(x, p: number = 2, dim: dims?, keepdim = false)" {
       "gk = with_reduced_dims(g, dim, keepdim, size_of(x))",
       "yk = with_reduced_dims(y, dim, keepdim, size_of(x))",
       "hit = p == inf || p == -inf ? abs(x) == yk : nil",
-      "power = p == 0 || p == 1 || p == 2 ? nil : pow(abs(x), p - 1)",
+      "power = p == 0 || p == 1 || p == 2 ? nil : pow(abs(x) / masked_fill(yk, yk == 0, inf), p - 1)",
       "p == 0 ? zeros_like(x) : p == 1 ? sign(x) * gk : p == 2 ? x * (gk / masked_fill(yk, yk == 0, inf)) "
         .. ": p == inf || p == -inf ? where(hit, sign(x), 0) * (gk / sum(hit, dim, true)) "
-        .. ": sign(x) * (p < 1 ? masked_fill(power, x == 0, 0) : power) "
-        .. "* masked_fill(gk / pow(yk, p - 1), yk == 0, 0)",
+        .. ": sign(x) * (p < 1 ? masked_fill(power, x == 0, 0) : power) * gk",
     },
   },
   widens = true, autocast = "keep_gpu",
