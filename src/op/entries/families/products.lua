@@ -187,11 +187,12 @@ local function distances_grad(x, other, g, y)
     ("d = p == 1 || p == 2 ? nil : unsqueeze(%s, -2) - unsqueeze(%s, -3)"):format(x, other),
     "hit = p == inf ? abs(d) == unsqueeze(y1, -1) : nil",
     "power = p == 0 || p == 1 || p == 2 || p == inf ? nil "
-      .. ": pow(abs(d) / unsqueeze(masked_fill(y1, none, inf), -1), p - 1)",
+      .. ": pow(masked_fill(abs(d), unsqueeze(none, -1), 1) / unsqueeze(masked_fill(y1, none, 1), -1), p - 1)",
     ("p == 0 ? zeros_like(%s) : p == 2 ? %s * sum(share, -1, true) - matmul(share, %s) "):format(x, x, other)
       .. (": p == 1 ? row_distances_backward(g1, %s, %s) "):format(x, other)
       .. ": p == inf ? sum(where(hit, sign(d), 0) * unsqueeze(g1, -1), -2) "
-      .. ": sum(sign(d) * (p < 1 ? masked_fill(power, d == 0, 0) : power) * unsqueeze(g1, -1), -2)",
+      .. ": sum(sign(d) * (p < 1 ? masked_fill(power, d == 0, 0) : power) "
+      .. "* unsqueeze(masked_fill(g1, none, 0), -1), -2)",
   }
 end
 op "row_distances(x1, x2, p: number = 2, {by_products = false})" {
