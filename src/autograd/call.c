@@ -1,5 +1,7 @@
 /* Calls an op: casts its tensors under autocast (autocast.c), checks its preconditions, runs it as other ops if its
  * entry says so, else runs it, recorded if an input requires grad (record_graph.c). */
+#include <string.h>
+
 #include "autograd/composite.h"
 #include "autograd/record_graph.h"
 #include "autograd/tape.h"
@@ -48,11 +50,25 @@ static lm_status run_widened(lm_op_id id, const void *args, lm_dtype dtype, lm_t
   return status;
 }
 
+/* Returns args, copied to `copy`, without what an op writes beside its results, such as running statistics: a
+ * checkpoint's first run has updated them. */
+static const void *without_writes(const lm_op *op, const void *args, lm_args_union *copy) {
+  bool writes = op->writes_when < 0 || *(const bool *)((const char *)args + op->writes_when);
+  if (!writes) return args;
+  memcpy(copy, args, op->size);
+  for (int k = 0; k < op->ntensor; k++) {
+    if (op->writes >> k & 1) LM_ARG_TENSOR(copy, op->tensor[k]) = NULL;
+  }
+  return copy;
+}
+
 static lm_status run_or_record(lm_op_id id, const void *args, lm_tensor **out) {
   lm_status status = LM_OK;
   const lm_op *op = &lm_ops[id];
   const lm_rules *rules = &lm_rule_table[id];
   bool is_done = false;
+  lm_args_union copy;
+  if (op->writes && lm_recompute_is_rerun()) args = without_writes(op, args, &copy);
   if (op->has_precheck) TRY(precheck(id, args, false, &is_done, out));
   if (is_done) return LM_OK;
   bool records = !rules->none && lm_record_may(op, rules, args) && !lm_modes_here.no_grad;
