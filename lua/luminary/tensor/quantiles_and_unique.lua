@@ -80,9 +80,10 @@ local function quantile_of(x, rank, interpolation)
   local below = math.floor(rank)
   local function at(position) return (ops.kthvalue(x, position + 1, -1, {keepdim = true})) end
   if interpolation == "nearest" then return at(rank - below == 0.5 and below + below % 2 or math.floor(rank + 0.5)) end
-  if interpolation == "lower" or rank == below then return at(below) end
-  if interpolation == "higher" then return at(below + 1) end
-  return ops.lerp(at(below), at(below + 1), interpolation == "midpoint" and 0.5 or rank - below)
+  if interpolation == "lower" then return at(below) end
+  if interpolation == "higher" then return at(math.ceil(rank)) end
+  local low = at(below) -- at its rank an infinity is NaN, as in PyTorch
+  return ops.lerp(low, rank == below and low or at(below + 1), interpolation == "midpoint" and 0.5 or rank - below)
 end
 
 -- Returns the quantiles q, a list [m], of slices along the last dim: [..., m].
@@ -301,14 +302,16 @@ ordering.histc = signature.of("histc(x: tensor, bins: count = 100, min = 0, max 
     local min_value, max_value = ops.aminmax(values)
     low, high = min_value:item(), max_value:item()
   end
-  if low == high then low, high = low - 1, high + 1 end
+  local constant = low == high -- in the middle bin, also where the limits cannot be told from the value
+  if constant then low, high = low - 1, high + 1 end
   if not (low > -math.huge and high < math.huge and low <= high) then
     fail("%s: min and max must be finite and in ascending order, got %g and %g", who, low, high)
   end
   if high - low > (values.dtype == "float64" and 2 ^ 1022 or 2 ^ 127) then
     fail("%s: bins from %g to %g are out of the range of %s", who, low, high, values.dtype)
   end
-  local bin = (values - low):mul_(bins):div_(high - low):floor_():add_(1):clamp_(1, bins)
+  local bin = constant and ops.full_like(values, math.floor(bins / 2) + 1)
+    or (values - low):mul_(bins):div_(high - low):floor_():add_(1):clamp_(1, bins)
   if min ~= max then -- an additional bin counts values outside, and NaN
     local within = ops.logical_and(ops.ge(values, low), ops.le(values, high))
     bin:masked_fill_(ops.logical_not(within), bins + 1)

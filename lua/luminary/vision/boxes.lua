@@ -171,13 +171,14 @@ end)
 local function line_of(start, each, bins, samples, counts, size)
   local how = {device = start.device, dtype = start.dtype}
   local bin, sample = ops.arange(bins, how):view(1, bins, 1), ops.arange(samples, how)
-  local at = start + bin * each + (sample + 0.5) * each / counts
+  local divisor = counts:clamp(1)
+  local at = start + bin * each + (sample + 0.5) * each / divisor
   local inside = ops.logical_and(ops.logical_and(ops.ge(at, -1), ops.le(at, size)), ops.lt(sample, counts))
   at = at:clamp(0)
   local low = ops.floor(at):clamp(nil, size - 1)
   local part = ops.where(ops.ge(low, size - 1), 0, at - low)
   local indices = ops.stack({low, (low + 1):clamp(nil, size - 1)}, -1)
-  local weight = ops.where(inside, 1, 0):to(how) / counts
+  local weight = ops.where(inside, 1, 0):to(how) / divisor
   return indices, ops.stack({weight * (1 - part), weight * part}, -1)
 end
 
@@ -204,7 +205,7 @@ vision.roi_align = signature.by_name("roi_align(" .. pooled .. ", sampling_ratio
     if not a.aligned then extent = extent:clamp(1) end
     local counts, samples = ops.full_like(start, a.sampling_ratio), a.sampling_ratio
     if samples < 1 then
-      counts = ops.ceil(extent / bins):clamp(1)
+      counts = ops.ceil(extent / bins) -- 0 of a box without size, whose result is 0
       samples = math.max(1, ops.amax(counts):item())
     end
     if samples ~= samples or samples > 4096 then
