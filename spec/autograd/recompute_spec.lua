@@ -339,9 +339,11 @@ describe("a checkpoint's second run leaves running statistics alone:", function(
     ["a checkpoint within one"] = function(net, x)
       return checkpoint(function(a) return checkpoint(net, a) * 1 end, x)
     end,
-    ["a sequence"] = function(net, x) return lm.autograd.checkpoint_sequential(nn.Sequential(net, nn.Identity()), 2, x) end,
+    ["a sequence"] = function(net, x)
+      return autograd.checkpoint_sequential(nn.Sequential(net, nn.Identity()), 2, x)
+    end,
   }
-  local function same(make, shape)
+  local function alike(make, shape)
     lm.manual_seed(4)
     local x = lm.randn(shape)
     local want = states(make, x, function(net, input) return net(input) end)
@@ -355,14 +357,15 @@ describe("a checkpoint's second run leaves running statistics alone:", function(
 
   it("of batch norms", function()
     for _, momentum in ipairs { 0.1, 1, false } do
-      same(function() return nn.BatchNorm1d(3, { momentum = momentum }) end, { 4, 3 })
-      same(function() return nn.BatchNorm2d(3, { momentum = momentum }) end, { 4, 3, 2, 2 })
-      same(function() return nn.BatchNorm3d(3, { momentum = momentum, affine = false }) end, { 4, 3, 2, 2, 2 })
-      same(function() return nn.Sequential(nn.Conv2d(3, 3, 1), nn.BatchNorm2d(3, { momentum = momentum }), nn.ReLU()) end,
-        { 4, 3, 2, 2 })
+      alike(function() return nn.BatchNorm1d(3, { momentum = momentum }) end, { 4, 3 })
+      alike(function() return nn.BatchNorm2d(3, { momentum = momentum }) end, { 4, 3, 2, 2 })
+      alike(function() return nn.BatchNorm3d(3, { momentum = momentum, affine = false }) end, { 4, 3, 2, 2, 2 })
+      alike(function()
+        return nn.Sequential(nn.Conv2d(3, 3, 1), nn.BatchNorm2d(3, { momentum = momentum }), nn.ReLU())
+      end, { 4, 3, 2, 2 })
     end
-    same(function() return nn.BatchNorm1d(3):eval() end, { 4, 3 })
-    same(function() return nn.BatchNorm1d(3):bfloat16():float() end, { 4, 3 })
+    alike(function() return nn.BatchNorm1d(3):eval() end, { 4, 3 })
+    alike(function() return nn.BatchNorm1d(3):bfloat16():float() end, { 4, 3 })
   end)
 
   it("of a batch norm of inputs without gradients", function()
@@ -373,9 +376,9 @@ describe("a checkpoint's second run leaves running statistics alone:", function(
   end)
 
   it("of instance norms and spectral norms", function()
-    same(function() return nn.InstanceNorm1d(3, { track_running_stats = true }) end, { 4, 3, 5 })
-    same(function() return nn.InstanceNorm2d(3, { track_running_stats = true, affine = true }) end, { 3, 3, 2, 2 })
-    same(function() return nn.utils.parametrizations.spectral_norm(nn.Linear(3, 4)) end, { 4, 3 })
+    alike(function() return nn.InstanceNorm1d(3, { track_running_stats = true }) end, { 4, 3, 5 })
+    alike(function() return nn.InstanceNorm2d(3, { track_running_stats = true, affine = true }) end, { 3, 3, 2, 2 })
+    alike(function() return nn.utils.parametrizations.spectral_norm(nn.Linear(3, 4)) end, { 4, 3 })
   end)
 
   it("of functions", function()

@@ -1211,7 +1211,8 @@ op("addbmm", "input x other", "torch.addbmm(input, x, other, beta=beta, alpha=al
     message = "addbmm: expected x and other to have shapes %[b, n, k%] and %[b, k, m%], got %[2, 3, 4%] and %[2, 3, 5%]" } } })
 op("trace", "x", "torch.trace(x)", { { x = t { 3, 3 } }, { x = t { 2, 4 } }, { x = t { 4, 2 } },
     { x = t { 0, 3 } }, bad = { { t { 3 }, message = "trace: expected x to have shape %[m, n%], got %[3%]" } } })
-op("cross", "x other dim", "torch.linalg.cross(x, other, dim=dim)", { defaults = { dim = -1 }, tol = rounded_between, { x = t { 4, 3 }, other = t { 4, 3 } }, { x = t { 3, 4 }, other = t { 3, 1 }, dim = 1 },
+op("cross", "x other dim", "torch.linalg.cross(x, other, dim=dim)", { defaults = { dim = -1 }, tol = rounded_between,
+  { x = t { 4, 3 }, other = t { 4, 3 } }, { x = t { 3, 4 }, other = t { 3, 1 }, dim = 1 },
   { x = t { 0, 3 }, other = t { 0, 3 } },
   bad = { { t { 3 }, t { 2, 3 }, message = "cross: x and other must have the same number of dims, got %[3%] and %[2, 3%]" },
     { t { 4, 2 }, t { 4, 2 }, message = "cross: x and other must have size 3 in dim, got %[4, 2%] and %[4, 2%]" },
@@ -1477,7 +1478,8 @@ drawing("multinomial", "x num_samples replacement", "torch.multinomial(x, int(nu
     { t({ 4 }, chance), 0, message = "multinomial: num_samples must be at least 1, got 0" },
     { v { -1, 2 }, 1, message = "multinomial: x must be at least 0 and finite, got %-1" }, { v { 1, nan }, 1, message = "multinomial: x must be at least 0" },
     { v { 0, 0 }, 1, message = "multinomial: the sum of each row of x must be above 0, got 0" },
-    { v({ 1, 1, 1, 0, 1, 0 }, { 2, 3 }), 2, message = "multinomial: cannot draw 2 samples without replacement from a row with 1 weights above 0" }, { t { 2, 2, 2 }, 1, message = "multinomial: expected x to have shape" },
+    { v({ 1, 1, 1, 0, 1, 0 }, { 2, 3 }), 2, message = "multinomial: cannot draw 2 samples without replacement from a row with 1 weights above 0" },
+    { t { 2, 2, 2 }, 1, message = "multinomial: expected x to have shape" },
     { n({ 2 }, 1, 3, true), 1, message = "multinomial.*float" }, { v({}, { 3, 0 }), 1, message = "multinomial: expected x to have shape .*, got %[3, 0%]" } } })
 drawing("poisson", "x", "torch.poisson(x)", { { x = pos { 3, 4 } }, { x = v { 0, 30, 1e5 } }, { x = t { 0 } }, bad = { { v { -1 }, message = "poisson: x must be at least 0, got %-1" } } })
 drawing("binomial", "count prob", "torch.binomial(count, prob)", { { count = n({ 3, 4 }, 0, 30), prob = t({ 3, 4 }, chance) }, { count = n({ 3, 1 }, 0, 30), prob = t({ 4 }, chance) },

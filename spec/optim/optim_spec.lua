@@ -299,7 +299,8 @@ describe("an optimizer of whole parameters", function()
         again:load_state_dict(opt:state_dict())
         values[#values + 1] = p:detach():float()[{ 1, 1 }]
         for key, state in pairs(opt.state[p]) do
-          if lm.is_tensor(state) then assert.equal("float32", again.state[again.param_groups[1].params[1]][key].dtype, key) end
+          local own = again.state[again.param_groups[1].params[1]][key]
+          if lm.is_tensor(state) then assert.equal("float32", own.dtype, key) end
         end
       end
       assert.near(values[1], values[2], 2e-3, name)

@@ -15,10 +15,10 @@ half.limits = {
 function half.units_off(got, want, single, dtype, shared)
   local limits = half.limits[dtype]
   if want:numel() == 0 then return 0 end
-  local a, b, largest = got:double():reshape(-1), want:reshape(-1), 0
+  local a, b = got:double():reshape(-1), want:reshape(-1)
   local there = b:abs():le(limits.max)
   if not there:any():item() then return 0 end
-  largest = b:masked_select(there):abs():max():item()
+  local largest = b:masked_select(there):abs():max():item()
   local unit = (b:abs():clamp(limits.least) * limits.eps):clamp(limits.step)
   local away = (a - b):abs()
   if single then away = away:fmin((a - single:double():reshape(-1)):abs()) end

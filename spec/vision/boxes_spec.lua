@@ -86,9 +86,8 @@ describe("boxes", function()
       for _, at in ipairs { 600, 3000, -3300 } do
         local pair = lm.tensor { { at, at, at + 300, at + 300 }, { at + 16, at + 16, at + 316, at + 316 } }
         for _, n in ipairs { 2, 40, 80 } do
-          local boxes = pair:repeat_tensor(n, 1):to(dtype)
-          local classes = lm.arange(1, n + 1):repeat_interleave(2)
-          assert.equal(n, vision.batched_nms(boxes, lm.linspace(1, 0.1, 2 * n):to(dtype), classes, 0.5):numel())
+          local all, classes = pair:repeat_tensor(n, 1):to(dtype), lm.arange(1, n + 1):repeat_interleave(2)
+          assert.equal(n, vision.batched_nms(all, lm.linspace(1, 0.1, 2 * n):to(dtype), classes, 0.5):numel())
         end
       end
     end
@@ -101,7 +100,8 @@ describe("boxes", function()
     assert.same(none, pooled({ 1, 1, 1, 1, 1 }, { aligned = true }))
     assert.same(none, pooled({ 1, 1, 1, 1, 3 }, { aligned = true }))
     assert.same(none, pooled({ 1, 2, 2, 1, 1 }, { aligned = true }))
-    assert.same({ 3.5, 3.5, 3.5, 3.5, 19.5, 19.5, 19.5, 19.5 }, pooled({ 1, 1, 1, 1, 1 }, { aligned = true, sampling_ratio = 2 }))
+    local two = { aligned = true, sampling_ratio = 2 }
+    assert.same({ 3.5, 3.5, 3.5, 3.5, 19.5, 19.5, 19.5, 19.5 }, pooled({ 1, 1, 1, 1, 1 }, two))
     assert.same({ 7.25, 7.75, 9.25, 9.75, 23.25, 23.75, 25.25, 25.75 }, pooled { 1, 1, 1, 1, 1 })
   end)
 

@@ -74,8 +74,7 @@ static lm_status run_or_record(lm_op_id id, const void *args, lm_tensor **out) {
   bool records = !rules->none && lm_record_may(op, rules, args) && !lm_modes_here.no_grad;
   if (op->kind == LM_COMP || (records && rules->decompose)) {
     lm_dtype rounded = op->widens ? lm_widened_dtype(id, args) : LM_NO_DTYPE;
-    return with_op_name(id, rounded == LM_NO_DTYPE ? run_formula(id, args, out)
-                                                   : run_widened(id, args, rounded, out));
+    return with_op_name(id, rounded == LM_NO_DTYPE ? run_formula(id, args, out) : run_widened(id, args, rounded, out));
   }
   if (op->kind == LM_WRITE) return lm_record_write(id, args, false, out);
   if (records) TRY(lm_record_call(id, args, &is_done, out));

@@ -87,7 +87,8 @@ static lm_status unpack(lm_node *n, lm_dtype dtype, lm_expr *e, unpacked *u) {
 }
 
 /* Replaces the half-precision tensors of a rule, whose args and y are in u, by float32 ones that its expression owns.
- * Saved results are computed again if the arguments are saved too: what rounding lost may be large beside a gradient. */
+ * Saved results are computed again if the arguments are saved too: what rounding lost may be large beside a gradient.
+ */
 static lm_status widen(lm_rule *r, unpacked *u, lm_tensor *const *g, lm_tensor **wide_g) {
   const lm_op *op = &lm_ops[r->op];
   bool has_args = op->aux == 0, has_results = false;

@@ -69,7 +69,7 @@ typedef struct lm_cast_args {
 /* Returns the dtype that the results of an op which computes these arguments in float32 are rounded to; LM_NO_DTYPE if
  * it computes them as they are. */
 lm_dtype lm_widened_dtype(lm_op_id op, const void *args);
-/* Casts the arguments by `rule`, and turns autocast off for the ops that the op calls. The caller calls lm_autocast_args_free,
- * also after an error. */
+/* Casts the arguments by `rule`, and turns autocast off for the ops that the op calls. The caller calls
+ * lm_autocast_args_free, also after an error. */
 lm_status lm_autocast_args(lm_op_id op, const void *args, lm_cast_rule rule, lm_cast_args *c);
 void lm_autocast_args_free(lm_cast_args *c);

@@ -24,7 +24,8 @@ static lm_status check_product(lm_op_id op, lm_tensor *x, lm_tensor *other, int 
   return check_operands(op, "x", x, "other", other);
 }
 
-/* Checks that input broadcasts to the product's `ndim` sizes, and truncates alpha and beta for integers, as PyTorch does. */
+/* Checks that input broadcasts to the product's `ndim` sizes, and truncates alpha and beta for integers, as PyTorch
+ * does. */
 static lm_status check_added(lm_op_id op, lm_product_args *a, int ndim, const int64_t *size) {
   const char *name = lm_ops[op].name;
   NEED(check_operands(op, "x", a->x, "input", a->input));

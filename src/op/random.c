@@ -295,8 +295,8 @@ lm_status lm_op_binomial(const lm_binomial_args *a, lm_tensor **out) {
 
 /* ---- multinomial */
 
-/* Checks that elements are finite and at least 0, and at least one in each row, or as many as are drawn without
- * replacement, above 0; skipped during capture of a graph. */
+/* Checks that elements are finite and at least 0, and that each row has one above 0, or one for each sample without
+ * replacement; skipped during capture of a graph. */
 static lm_status check_weights(lm_tensor *x, const lm_multinomial_args *a) {
   LM_OWNED *above = NULL;
   double smallest, largest, fewest;

@@ -311,8 +311,8 @@ function Optimizer.state_shape(_self, p, _key) return p.shape end
 function Optimizer.state_dtype(p) return p.dtype end
 
 --- Returns a parameter's state from a state_dict as this optimizer holds it: tensors on the parameter's device, in
---- state_dtype and its layout, or false if this optimizer does not hold them (`mine`, see keeps). refuse(key, value) fails for a
---- tensor of wrong sizes.
+--- state_dtype and its layout, or false if this optimizer does not hold them (`mine`, see keeps). refuse(key, value)
+--- fails for a tensor of wrong sizes.
 function Optimizer:adopt_state(p, state, mine, refuse)
   local own, shards = {}, package.loaded["luminary.nn.parallel.shards"]
   for key, value in pairs(state) do

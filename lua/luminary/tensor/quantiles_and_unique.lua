@@ -302,7 +302,7 @@ ordering.histc = signature.of("histc(x: tensor, bins: count = 100, min = 0, max 
     local min_value, max_value = ops.aminmax(values)
     low, high = min_value:item(), max_value:item()
   end
-  local constant = low == high -- in the middle bin, also where the limits cannot be told from the value
+  local constant = low == high -- counts in the middle bin
   if constant then low, high = low - 1, high + 1 end
   if not (low > -math.huge and high < math.huge and low <= high) then
     fail("%s: min and max must be finite and in ascending order, got %g and %g", who, low, high)

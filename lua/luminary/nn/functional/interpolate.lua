@@ -169,7 +169,7 @@ local function interpolate(who, a)
   end
   local last = sizes.is_channels_last(x)
   local done = false
-  local copies = a.mode:find "linear$" or a.antialias or a.mode == "nearest" and n == 2 -- what keeps its size, as PyTorch
+  local copies = a.mode:find "linear$" or a.antialias or a.mode == "nearest" and n == 2 -- equal sizes, as PyTorch
   local function resize(i)
     if list[i].out == list[i].size and (copies or list[i].scale == 1) then return end
     x, done = resized(x, 2 + i, list[i], last), true
