@@ -242,10 +242,10 @@ op "cosine_embedding_loss(x1, x2, target, margin: number = 0, reduction: reducti
         .. "{target}"},
   },
   formula = {
-    "square1 = is_float(x1) ? square(norm(x1, 2, [-1])) : sum(square(x1), [-1])",
-    "square2 = is_float(x2) ? square(norm(x2, 2, [-1])) : sum(square(x2), [-1])",
-    "lengths = (square1 + 1e-12) * (square2 + 1e-12)",
-    "cosine = sum(x1 * x2, [-1]) / sqrt(lengths)",
+    "first = is_float(x1) ? x1 : x1 / 1", -- squares of small integers would wrap around
+    "second = is_float(x2) ? x2 : x2 / 1",
+    "lengths = (square(norm(first, 2, [-1])) + 1e-12) * (square(norm(second, 2, [-1])) + 1e-12)",
+    "cosine = sum(first * second, [-1]) / sqrt(lengths)",
     "over = cosine - margin",
     "reduced((target == 1 ? 1 - cosine : 0) + (target == -1 ? (over <= 0 ? 0 : over) : 0), reduction)",
   },
