@@ -124,6 +124,17 @@ describe("half precision, rounded once:", function()
     same_as_wide(function(x) return F.interpolate(x, { size = { 7, 7 }, mode = "bilinear" }) end, { { 1, 2, 5, 5 } })
   end)
 
+  it("under autocast each op has its dtype", function()
+    local x = lm.full({ 1, 4, 2, 2 }, 30):to(device):bfloat16()
+    lm.autocast({ dtype = "bfloat16" }, function()
+      for _, f in ipairs { function() return F.normalize(x) end, function() return F.local_response_norm(x, 2) end,
+        function() return F.interpolate(x, { size = { 3, 3 }, mode = "bilinear" }) end,
+        function() return F.lp_pool2d(x, 2, 2) end, function() return F.pairwise_distance(x, x) end } do
+        assert(f():isfinite():all():item())
+      end
+    end)
+  end)
+
   it("losses of many rows, whose sum leaves float16", function()
     local n = 20000
     local labels = lm.randint(1, 5, { n }):to(device)

@@ -23,12 +23,14 @@ function full_precision.call(f, ...)
   return core.autocast({enabled = false}, f, unpack((widened(...)), 1, select("#", ...)))
 end
 
---- Returns f as a function that computes half-precision tensors in float32 and rounds its result, a tensor, once.
+--- Returns f as a function that computes half-precision tensors in float32 and rounds its result, a tensor, once. Under
+--- autocast each op decides.
 function full_precision.rounds_once(f)
   return function(...)
+    if core.is_autocast_enabled() then return f(...) end
     local args, dtype, any = widened(...)
     if not any then return f(...) end
-    local y = core.autocast({enabled = false}, f, unpack(args, 1, select("#", ...)))
+    local y = f(unpack(args, 1, select("#", ...)))
     return dtype and core.methods.to(y, dtype) or y
   end
 end

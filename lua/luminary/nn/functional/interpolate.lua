@@ -1,7 +1,6 @@
 --- Resizes by interpolation of one dim at a time. Weights are those of ATen's upsampling (UpSample.h,
 --- UpSampleKernel.cpp).
 local core = require "luminary.core"
-local full_precision = require "luminary.base.full_precision"
 local options = require "luminary.base.options"
 local signature = require "luminary.base.signature"
 local pooling = require "luminary.nn.functional.pooling"
@@ -162,10 +161,8 @@ local function interpolate(who, a)
     return ops.round(interpolate(who, a)):clamp(0, 255):to "uint8"
   end
   if n > 1 and x:element_size() == 2 and not a.mode:find "^nearest" then -- each dim would round
-    return full_precision.rounds_once(function(wide)
-      a.x = wide
-      return interpolate(who, a)
-    end)(x)
+    a.x = x:to "float32"
+    return interpolate(who, a):to(x.dtype)
   end
   local last = sizes.is_channels_last(x)
   local done = false

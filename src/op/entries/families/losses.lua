@@ -256,7 +256,8 @@ op "pairwise_distance(x1, x2, p: number = 2, eps: number = 1e-6, keepdim = false
     "apart = is_float(x1) || is_float(x2) ? shifted_difference(x1, x2, eps) : (x1 - x2) / 1 + eps",
     "norm(apart, p, [-1], keepdim)",
   },
-  widens = true, help = "Computes the pairwise distance of vectors: the p-norm of x1 - x2 + eps.",
+  widens = true, autocast = "keep_gpu",
+  help = "Computes the pairwise distance of vectors: the p-norm of x1 - x2 + eps.",
 }
 op("triplet_margin_loss(anchor, positive, negative, margin: number = 1, p: number = 2, eps: number = 1e-6, "
   .. "swap = false, reduction: reduction = mean)") {
