@@ -90,6 +90,7 @@ end)
 
 --- Computes the dot product of vectors along dim.
 linalg.vecdot = signature.of("vecdot(x: tensor, other: tensor, dim: dim = -1)", function(x, other, dim)
+  if not core.is_floating_point(x) then x = x:long() end -- as the sum, which products of small integers would leave
   return ops.sum(x * other, dim)
 end)
 

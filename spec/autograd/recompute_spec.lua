@@ -318,6 +318,78 @@ describe("a checkpoint", function()
   end)
 end)
 
+describe("a checkpoint's second run leaves running statistics alone:", function()
+  -- Returns buffers and gradients after two passes forward and backward; run(net, x) returns the result.
+  local function states(make, x, run)
+    lm.manual_seed(5)
+    local net, result = make(), {}
+    for _ = 1, 2 do
+      local input = x:clone():requires_grad_()
+      local y = run(net, input)
+      y:square():sum():backward()
+      result[#result + 1] = input.grad
+    end
+    for name, b in net:named_buffers() do result[name] = b:clone() end
+    for name, p in net:named_parameters() do result["gradient of " .. name] = p.grad end
+    return result
+  end
+
+  local ways = {
+    checkpoint = function(net, x) return checkpoint(net, x) end,
+    ["a checkpoint within one"] = function(net, x)
+      return checkpoint(function(a) return checkpoint(net, a) * 1 end, x)
+    end,
+    ["a sequence"] = function(net, x)
+      return autograd.checkpoint_sequential(nn.Sequential(net, nn.Identity()), 2, x)
+    end,
+  }
+  local function alike(make, shape)
+    lm.manual_seed(4)
+    local x = lm.randn(shape)
+    local want = states(make, x, function(net, input) return net(input) end)
+    for way, run in pairs(ways) do
+      local got = states(make, x, run)
+      for name, t in pairs(want) do
+        assert(lm.equal(t, got[name]), ("%s: %s is %s, not %s"):format(way, name, tostring(got[name]), tostring(t)))
+      end
+    end
+  end
+
+  it("of batch norms", function()
+    for _, momentum in ipairs { 0.1, 1, false } do
+      alike(function() return nn.BatchNorm1d(3, { momentum = momentum }) end, { 4, 3 })
+      alike(function() return nn.BatchNorm2d(3, { momentum = momentum }) end, { 4, 3, 2, 2 })
+      alike(function() return nn.BatchNorm3d(3, { momentum = momentum, affine = false }) end, { 4, 3, 2, 2, 2 })
+      alike(function()
+        return nn.Sequential(nn.Conv2d(3, 3, 1), nn.BatchNorm2d(3, { momentum = momentum }), nn.ReLU())
+      end, { 4, 3, 2, 2 })
+    end
+    alike(function() return nn.BatchNorm1d(3):eval() end, { 4, 3 })
+    alike(function() return nn.BatchNorm1d(3):bfloat16():float() end, { 4, 3 })
+  end)
+
+  it("of a batch norm of inputs without gradients", function()
+    local bn = nn.BatchNorm1d(2, { affine = false })
+    local w = lm.ones(2):requires_grad_()
+    checkpoint(function(x) return bn(x) * w end, lm.randn(5, 2)):sum():backward()
+    assert.equal(1, bn.num_batches_tracked:item())
+  end)
+
+  it("of instance norms and spectral norms", function()
+    alike(function() return nn.InstanceNorm1d(3, { track_running_stats = true }) end, { 4, 3, 5 })
+    alike(function() return nn.InstanceNorm2d(3, { track_running_stats = true, affine = true }) end, { 3, 3, 2, 2 })
+    alike(function() return nn.utils.parametrizations.spectral_norm(nn.Linear(3, 4)) end, { 4, 3 })
+  end)
+
+  it("of functions", function()
+    local mean, var = lm.zeros(3), lm.ones(3)
+    checkpoint(function(x) return F.batch_norm(x, mean, var, nil, nil, true, 1) end, lm.ones(4, 3):requires_grad_())
+      :sum():backward()
+    assert.same({ 1, 1, 1 }, mean:totable())
+    assert.same({ 0, 0, 0 }, var:totable())
+  end)
+end)
+
 describe("a checkpoint that cannot be computed again says so:", function()
   local function leaf() return lm.tensor({ 1, 2 }, { requires_grad = true }) end
 

@@ -378,6 +378,43 @@ describe("a loader's workers", function()
   end)
 end)
 
+describe("persistent workers see what changed in the set between passes:", function()
+  local Fields = data.Dataset:extend("Fields")
+  function Fields:init() self.epoch, self.list, self.offset, self.calls = 0, { 0 }, lm.tensor { 0 }, 0 end
+  function Fields:len() return 2 end
+  function Fields:get()
+    self.calls = self.calls + 1
+    return self.epoch + self.list[1] + self.offset:item(), self.calls
+  end
+  local changes = {
+    ["a number"] = function(set) set.epoch = 1 end,
+    ["an entry of a list"] = function(set) set.list[1] = 1 end,
+    ["a tensor"] = function(set) set.offset = lm.tensor { 1 } end,
+    ["a tensor's elements"] = function(set) set.offset:fill_(1) end,
+  }
+
+  for _, how in ipairs { { worker_type = "thread" }, { worker_type = "process" } } do
+    it("by a " .. how.worker_type, function()
+      for what, change in pairs(changes) do
+        for _, wrapped in ipairs { false, true } do
+          local set = Fields()
+          local loader = data.DataLoader(wrapped and data.Subset(set, { 1, 2 }) or set,
+            { num_workers = 1, batch_size = 2, persistent_workers = true, worker_type = how.worker_type })
+          local function pass()
+            local value, calls
+            for x, n in loader:iter() do value, calls = x[1], n[1] end
+            return value, calls
+          end
+          assert.same({ 0, 1 }, { pass() }, what)
+          assert.same({ 0, 3 }, { pass() }, what) -- the workers' own fields stay
+          change(set)
+          assert.equal(1, (pass()), what)
+        end
+      end
+    end)
+  end
+end)
+
 describe("workers within workers", function()
   local Nested = data.Dataset:extend("Nested")
   function Nested:init(how)

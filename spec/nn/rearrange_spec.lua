@@ -193,6 +193,22 @@ describe("EmbeddingBag", function() -- values are PyTorch's
       is(case[4], w.grad)
     end
   end)
+  it("passes a maximum's gradient to the first of equal rows", function()
+    for _, dtype in ipairs { "float32", "float64", "bfloat16" } do
+      local w = lm.tensor({ { 1, 2 }, { 1, 3 }, { 0, 3 } }, { dtype = dtype }):requires_grad_()
+      local bags = F.embedding_bag(long(1, 2, 3, 3, 2), w, { offsets = long(1, 4, 4), mode = "max" })
+      is({ 1, 3, 0, 0, 1, 3 }, bags:float():flatten())
+      bags:sum():backward()
+      is({ 1, 0, 1, 1, 0, 1 }, w.grad:float():flatten())
+    end
+    local w = lm.tensor({ { 1 }, { 0 / 0 }, { 3 } }):requires_grad_()
+    local y = F.embedding_bag(long(1, 2, 3):view(1, 3), w, { mode = "max" })
+    assert(y:isnan():all():item())
+    y:sum():backward()
+    is({ 0, 1, 0 }, w.grad:flatten())
+    local none = lm.zeros({ 0 }, { dtype = "int64" })
+    is({ 0, 0 }, F.embedding_bag(none, w, { offsets = long(1, 1), mode = "max" }):flatten())
+  end)
   it("weighs the rows of a sum; the last offset may be where the last bag ends", function()
     local w, each = weight():requires_grad_(), count(5, 5):add(1):requires_grad_()
     local y = F.embedding_bag(index, w, {

@@ -191,6 +191,47 @@ describe("functions over windows", function()
     end
   end)
 
+  it("copy dims that keep their size where PyTorch does", function()
+    local x = lm.arange(1, 25):float():reshape(1, 1, 4, 6) ^ 1.5
+    for _, case in ipairs { -- PyTorch's sums, elements [2, 3] and the last
+      { "bilinear", { 1.1, 1.1 }, false, 1188.0995, 27.0000, 117.5755 },
+      { "bilinear", { 1.1, 1.1 }, true, 1188.0995, 27, 117.5755 },
+      { "bilinear", { 1.1, 1.4 }, false, 1563.2570, 23.8767, 116.5367 },
+      { "bilinear", { 1.1, 1.4 }, true, 1563.2570, 23.8767, 116.5367 },
+      { "bilinear", { 1.2, 0.9 }, false, 967.0745, 28.2841, 113.9398 },
+      { "bilinear", { 1.2, 0.9 }, true, 970.9499, 28.4709, 113.9398 },
+      { "bicubic", { 1.1, 1.1 }, false, 1002.5530, 20.9729, 104.2048 },
+      { "bicubic", { 1.1, 1.1 }, true, 1188.0995, 27, 117.5755 },
+      { "bicubic", { 1.1, 1.4 }, false, 1360.4377, 19.3676, 106.3171 },
+      { "bicubic", { 1.1, 1.4 }, true, 1561.9438, 23.8501, 116.9498 },
+      { "bicubic", { 1.2, 0.9 }, false, 749.9447, 20.0504, 94.0399 },
+      { "bicubic", { 1.2, 0.9 }, true, 968.3430, 28.2157, 114.6095 },
+    } do
+      for _, dtype in ipairs { "float32", "float64", "bfloat16" } do
+        local y = F.interpolate(x:to(dtype), { mode = case[1], scale_factor = case[2], antialias = case[3] }):double()
+        local near = dtype == "bfloat16" and 5e-3 or 1e-5
+        for i, got in ipairs { y:sum():item(), y[{ 1, 1, 2, 3 }], y[{ 1, 1, -1, -1 }] } do
+          assert.near(case[3 + i], got, near * case[3 + i], case[1])
+        end
+      end
+    end
+    local row, volume = lm.arange(10):float():view(1, 1, 10), lm.arange(1000):float():view(1, 1, 10, 10, 10)
+    local cut, exact = { 0, 0, 1, 2, 3, 4, 5, 6, 7, 8 }, { 0, 1, 2, 3, 4, 5, 5, 6, 7, 8 }
+    local function first(t, mode)
+      return F.interpolate(t, { scale_factor = 1.09, mode = mode }):flatten():narrow(1, 1, 10):totable()
+    end
+    for _, dtype in ipairs { "float32", "bfloat16", "uint8" } do
+      local square = lm.arange(100):view(1, 1, 10, 10):to(dtype)
+      assert.same(row:flatten():totable(), first(square, "nearest"))
+      assert.same(exact, first(square, "nearest-exact"))
+      assert.same(cut, first(row:to(dtype), "nearest"))
+      assert.same(exact, first(row:to(dtype), "nearest-exact"))
+    end
+    assert.same(cut, first(volume, "nearest"))
+    assert.same(row:flatten():totable(), first(row, "linear"))
+    assert.same(row:flatten():totable(), first(volume, "trilinear"))
+  end)
+
   it("resize integers: the nearest of any, uint8 also by rounding", function()
     local x = lm.arange(6):view(1, 1, 2, 3)
     assert.same({ { { { 0, 0, 1, 1, 2, 2 }, { 3, 3, 4, 4, 5, 5 } } } }, F.interpolate(x, { 2, 6 }):totable())

@@ -20,6 +20,8 @@
 --   bad        {arguments..., message = "pattern"}: calls that have to fail so
 --   strided    false: not tried with strided inputs (creation ops)
 --   random     true: values are not compared, only shape and dtype
+--   half       what half precision may differ by: {units = of results, grad_units = of gradients, in units of the last
+--              place, grad_to = the largest factor of inputs for which gradients are compared, cpu = only there}, with a reason
 --   cpu_only   true: other devices have no kernel, and a plan that holds the op is the CPU's
 local inf, nan = math.huge, 0 / 0
 
@@ -970,6 +972,7 @@ op("scaled_dot_product_attention", "query key value attn_mask dropout_p is_causa
 local drawn = n({ 2 }, 2 ^ 33, 2 ^ 50, true)
 op("attention", "query key value attn_mask is_causal", "attention(query, key, value, attn_mask, is_causal, dropout_p, draw)", {
   defaults = { attn_mask = none, is_causal = false, dropout_p = 0, draw = none }, tol = { float16 = { 3e-3, 2e-3 }, bfloat16 = { 1.6e-2, 4e-3 } }, -- tensor cores take rounded weights
+  half = { grad_to = 1 }, -- the gradient of scores is a difference from sums of the rounded result, as in FlashAttention
   qkv(), qkv { attn_mask = b { 2, 2, 5, 7 } }, qkv { dropout_p = 0.4, draw = drawn }, qkv { attn_mask = b { 2, 2, 5, 7 }, dropout_p = 0.4, draw = drawn },
   bad = { { t { 1, 2, 5, 4 }, t { 1, 2, 7, 4 }, t { 1, 2, 7, 4 }, { dropout_p = 0.5 }, message = "attention: draw must be a tensor for dropout_p = 0%.5, got nil" },
     { t { 1, 2, 5, 4 }, t { 1, 2, 7, 4 }, t { 1, 2, 7, 4 }, { dropout_p = 1.5 }, message = "attention: dropout_p must be from 0 to 1, got 1%.5" },
@@ -998,7 +1001,7 @@ op("dropout_by_draw", "x p draw", "dropout_by_draw(x, p, draw)", {
     { t { 2 }, 0.5, t { 2 }, message = "dropout_by_draw: draw must be int64, got float32" },
     { t { 2 }, 0.5, i({ 3 }, 5), message = "dropout_by_draw: expected draw to have shape %[2%], got %[3%]" } } })
 op("attention_weights", "query key attn_mask is_causal", "torch.softmax(query @ key.mT / 2, -1)", {
-  dtypes = false,
+  dtypes = false, half = { cpu = true }, -- a GPU multiplies in half precision
   { query = t { 2, 5, 4 }, key = t { 2, 7, 4 } }, bad = { { t { 5, 4 }, t { 7, 3 }, message = "%[5, 4%].*%[3, 7%]" } } })
 
 -- ---- recurrent
@@ -1208,7 +1211,8 @@ op("addbmm", "input x other", "torch.addbmm(input, x, other, beta=beta, alpha=al
     message = "addbmm: expected x and other to have shapes %[b, n, k%] and %[b, k, m%], got %[2, 3, 4%] and %[2, 3, 5%]" } } })
 op("trace", "x", "torch.trace(x)", { { x = t { 3, 3 } }, { x = t { 2, 4 } }, { x = t { 4, 2 } },
     { x = t { 0, 3 } }, bad = { { t { 3 }, message = "trace: expected x to have shape %[m, n%], got %[3%]" } } })
-op("cross", "x other dim", "torch.linalg.cross(x, other, dim=dim)", { defaults = { dim = -1 }, { x = t { 4, 3 }, other = t { 4, 3 } }, { x = t { 3, 4 }, other = t { 3, 1 }, dim = 1 },
+op("cross", "x other dim", "torch.linalg.cross(x, other, dim=dim)", { defaults = { dim = -1 }, tol = rounded_between,
+  { x = t { 4, 3 }, other = t { 4, 3 } }, { x = t { 3, 4 }, other = t { 3, 1 }, dim = 1 },
   { x = t { 0, 3 }, other = t { 0, 3 } },
   bad = { { t { 3 }, t { 2, 3 }, message = "cross: x and other must have the same number of dims, got %[3%] and %[2, 3%]" },
     { t { 4, 2 }, t { 4, 2 }, message = "cross: x and other must have size 3 in dim, got %[4, 2%] and %[4, 2%]" },
@@ -1473,7 +1477,9 @@ drawing("multinomial", "x num_samples replacement", "torch.multinomial(x, int(nu
   bad = { { t({ 4 }, chance), 5, message = "multinomial: cannot draw 5 samples without replacement from 4 categories" },
     { t({ 4 }, chance), 0, message = "multinomial: num_samples must be at least 1, got 0" },
     { v { -1, 2 }, 1, message = "multinomial: x must be at least 0 and finite, got %-1" }, { v { 1, nan }, 1, message = "multinomial: x must be at least 0" },
-    { v { 0, 0 }, 1, message = "multinomial: the sum of each row of x must be above 0, got 0" }, { t { 2, 2, 2 }, 1, message = "multinomial: expected x to have shape" },
+    { v { 0, 0 }, 1, message = "multinomial: the sum of each row of x must be above 0, got 0" },
+    { v({ 1, 1, 1, 0, 1, 0 }, { 2, 3 }), 2, message = "multinomial: cannot draw 2 samples without replacement from a row with 1 weights above 0" },
+    { t { 2, 2, 2 }, 1, message = "multinomial: expected x to have shape" },
     { n({ 2 }, 1, 3, true), 1, message = "multinomial.*float" }, { v({}, { 3, 0 }), 1, message = "multinomial: expected x to have shape .*, got %[3, 0%]" } } })
 drawing("poisson", "x", "torch.poisson(x)", { { x = pos { 3, 4 } }, { x = v { 0, 30, 1e5 } }, { x = t { 0 } }, bad = { { v { -1 }, message = "poisson: x must be at least 0, got %-1" } } })
 drawing("binomial", "count prob", "torch.binomial(count, prob)", { { count = n({ 3, 4 }, 0, 30), prob = t({ 3, 4 }, chance) }, { count = n({ 3, 1 }, 0, 30), prob = t({ 4 }, chance) },

@@ -3,6 +3,7 @@
 local lm = require "luminary"
 local core = require "luminary.core"
 local golden = require "spec.support.golden"
+local half = require "spec.support.half"
 local rows = dofile "spec/op/op_cases.lua"
 
 local device = os.getenv "LM_SPEC_DEVICE" or "cpu"
@@ -196,6 +197,79 @@ local function gradient_check(row, file, k, check, most)
   check(projected(f, inputs), { start(), start() }, { rtol = 1e-5 })
 end
 
+-- ---- half precision
+
+-- Returns the float results of an op, and the gradients of its inputs for random gradients of the results.
+local function results_and_gradients(row, args, inputs)
+  local results, sum = { call(row, args) }, nil
+  for j = #results, 1, -1 do
+    if not core.is_tensor(results[j]) or not results[j]:is_floating_point() then table.remove(results, j) end
+  end
+  if #inputs == 0 then return results, {} end
+  for j, y in ipairs(results) do
+    if y.requires_grad then
+      lm.manual_seed(j)
+      local weighed = (y:double() * core.ops.rand(y.shape, { device = device }):half():bfloat16():double()):sum()
+      sum = sum and sum + weighed or weighed
+    end
+    results[j] = y:detach()
+  end
+  if not sum then return results, {} end
+  sum:backward()
+  local grads = {}
+  for j, x in ipairs(inputs) do grads[j] = x.grad or false end
+  return results, grads
+end
+
+-- Calls case k in a dtype, or in dtype `wide` with the same inputs. Returns results, gradients.
+local function half_call(row, file, k, dtype, scale, wide)
+  local inputs, wanted = {}, {}
+  for _, name in ipairs(grad_names(row, k)) do wanted[name] = true end
+  local args = arguments(row, file, k, "float32", function(x, name, spec)
+    if not x:is_floating_point() or spec.dtype then return x end
+    x = (spec.tensor == "float" and x * scale or x):to(dtype)
+    if wide then x = x:to(wide) end
+    if wanted[name] then
+      x = x:detach():clone():requires_grad_()
+      inputs[#inputs + 1] = x
+    end
+    return x
+  end)
+  return results_and_gradients(row, args, inputs)
+end
+
+-- Returns the problems of a row in half precision: texts.
+local function half_problems(row, file, dtype)
+  local problems, allowed = {}, row.half or {}
+  for _, scale in ipairs { 1e-4, 1, 300 } do
+    for k = 1, #row do
+      local here, single = ("case %d x %g: "):format(k, scale), nil
+      local function compare_one(what, j, most, shared, got, want)
+        if not got or not want or got.dtype ~= dtype then return end
+        if half.units_off(got, want, nil, dtype, shared) <= most then return end
+        single = single or { half_call(row, file, k, dtype, scale, "float32") }
+        local off, text = half.units_off(got, want, single[what == "result" and 1 or 2][j], dtype, shared)
+        if off > most then problems[#problems + 1] = ("%s%s %d: %s"):format(here, what, j, text) end
+      end
+      local ok, want, want_grads = pcall(half_call, row, file, k, dtype, scale, "float64")
+      local taken, got, grads = pcall(half_call, row, file, k, dtype, scale)
+      if ok and not taken and not tostring(got):find "float16" and not tostring(got):find "float32" then
+        problems[#problems + 1] = here .. tostring(got)
+      elseif ok and taken then
+        local kept = scale <= (allowed.grad_to or 300)
+        for j, y in ipairs(want) do
+          compare_one("result", j, allowed.units or 2, 0, got[j], y)
+          kept = kept and half.keeps(y, dtype)
+        end
+        for j, g in ipairs(kept and want_grads or {}) do
+          compare_one("gradient", j, allowed.grad_units or 4, 2, grads[j], g)
+        end
+      end
+    end
+  end
+  return problems
+end
+
 local function build(v)
   if type(v) ~= "table" then return v end
   if not v.tensor then
@@ -247,6 +321,15 @@ for _, row in ipairs(rows) do
         for _, small in ipairs { "int8", "int16" } do
           local narrow = narrowed(file, small)
           if narrow then compare(row, narrow, 1, small, { call(row, arguments(row, narrow, 1, small)) }) end
+        end
+      end)
+    end
+
+    if not row.random and has_tensor(row) and (device == "cpu" or not (row.half and row.half.cpu)) then
+      it("rounds once in half precision", function()
+        for _, dtype in ipairs(half.dtypes) do
+          local problems = half_problems(row, file, dtype)
+          if #problems > 0 then error(dtype .. ", " .. table.concat(problems, "\n", 1, math.min(6, #problems)), 0) end
         end
       end)
     end

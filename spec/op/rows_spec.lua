@@ -245,6 +245,44 @@ describe("rows", function()
     end
   end)
 
+  it("have norms whose squares and powers leave the range of float32", function()
+    for _, dtype in ipairs { "float32", "bfloat16" } do
+      for _, p in ipairs { 2, 3, 0.5 } do
+        for _, scale in ipairs(p == 0.5 and { 1e-30, 1e20 } or { 1e-30, 1e-22, 1e20, 1e30 }) do
+          for _, shape in ipairs { { 3, 5 }, { 3, 40 }, p == 2 and { 3, 70000 } or nil } do
+            for dim = 1, 2 do
+              lm.manual_seed(3)
+              local x = (lm.randn(shape) * scale):to(dtype)
+              x[{ 2, {} }] = 1 -- beside others, and with it zeros
+              if p == 2 then x[{ {}, 3 }] = 0 end
+              for _, t in ipairs(shape[2] < 1000 and { x, x:t():contiguous():t() } or { x }) do
+                local wide = t:double()
+                local want, got = wide:norm(p, dim), t:norm(p, dim):double()
+                local off = ((got - want):abs() / want:clamp(1e-300)):max():item()
+                local here = ("%s, p %g, %g, dim %d: %g"):format(dtype, p, scale, dim, off)
+                assert(off < (dtype == "float32" and 1e-5 or 5e-3), here)
+              end
+            end
+          end
+        end
+      end
+    end
+    for _, p in ipairs { 2, 3, 4 } do
+      local x = lm.tensor({ 1e20, 1, 1 }):requires_grad_()
+      lm.linalg.norm(x, p):backward()
+      assert.near(1, x.grad[1], 1e-6)
+      assert.near(1e20, lm.linalg.norm(x, p):item(), 1e14)
+      assert.near(1, F.normalize(x:detach(), { p = p, dim = 1 })[1], 1e-6)
+      local y = lm.tensor({ 3e-30, 3e-30 }):requires_grad_()
+      y:norm(p):backward()
+      assert.near(0.5 ^ (1 - 1 / p), y.grad[1], 1e-6)
+      assert.near(0.5 ^ (1 / p), F.normalize(y:detach(), { p = p, dim = 1, eps = 0 })[1], 1e-6)
+    end
+    assert.equal(math.huge, lm.tensor({ 1, math.huge }):norm():item())
+    local nan = lm.tensor({ 1, 0 / 0 }):norm():item()
+    assert(nan ~= nan)
+  end)
+
   it("have the same bits with any number of threads", function()
     local before = lm.get_num_threads()
     finally(function() lm.set_num_threads(before) end)

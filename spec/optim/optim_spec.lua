@@ -250,7 +250,63 @@ describe("an optimizer", function()
   end)
 end)
 
+describe("a moment without memory", function()
+  -- Returns the state `key` of a parameter after steps with these gradients.
+  local function state_after(name, key, opts, gradients, shape)
+    local p = nn.Parameter(lm.zeros(shape or { 1 }))
+    local opt = optim[name]({ p }, opts)
+    for _, g in ipairs(gradients) do
+      p.grad = lm.full(shape or { 1 }, g)
+      opt:step()
+    end
+    return opt.state[p][key]:flatten()[1]
+  end
+
+  it("is the gradient, also after one that was 1e10 times larger", function()
+    for _, spike in ipairs { 1e4, 1e7, -1e7 } do
+      for _, name in ipairs { "Adam", "AdamW", "NAdam", "RAdam", "Adamax", "AdaBelief", "LAMB" } do
+        local got = state_after(name, "exp_avg", { lr = 0.1, betas = { 0, 0.9 } }, { spike, 1e-3 })
+        assert.near(1e-3, got, 1e-9, name)
+      end
+      assert.near(1e-3, state_after("Lion", "exp_avg", { betas = { 0, 0 } }, { spike, 1e-3 }), 1e-9)
+      assert.near(1e-3, state_after("RMSprop", "grad_avg", { alpha = 0, centered = true }, { spike, 1e-3 }), 1e-9)
+      assert.near(1e-3, state_after("SGD", "momentum_buffer", { lr = 0.1, momentum = 1e-30 }, { spike, 1e-3 }), 1e-9)
+      assert.near(1e-3, state_after("Muon", "momentum_buffer", { momentum = 0 }, { spike, 1e-3 }, { 1, 1 }), 1e-9)
+      assert.near(1e-6, state_after("Adafactor", "variance", { beta2_decay = 0 }, { spike, 1e-3 }), 1e-12)
+      local net = nn.Linear(1, 1, { bias = false })
+      local ema = optim.AveragedModel(net, { decay = 0 })
+      for _, value in ipairs { spike, 1e-3 } do
+        net.weight.data:fill_(value)
+        ema:update(net)
+      end
+      assert.near(1e-3, ema.module.weight:item(), 1e-9)
+    end
+  end)
+end)
+
 describe("an optimizer of whole parameters", function()
+  it("takes gradients of float16 whose squares float16 lacks", function()
+    for _, name in ipairs { "LAMB", "Adafactor" } do
+      local values = {}
+      for _, dtype in ipairs { "float32", "float16" } do
+        local p = nn.Parameter(lm.ones({ 2, 3 }, { dtype = dtype }))
+        local opt = optim[name]({ p }, { lr = 0.01 })
+        for _ = 1, 3 do
+          p.grad = lm.full({ 2, 3 }, 1000, { dtype = dtype })
+          opt:step()
+        end
+        local again = optim[name]({ nn.Parameter(p:detach():clone()) }, { lr = 0.01 })
+        again:load_state_dict(opt:state_dict())
+        values[#values + 1] = p:detach():float()[{ 1, 1 }]
+        for key, state in pairs(opt.state[p]) do
+          local own = again.state[again.param_groups[1].params[1]][key]
+          if lm.is_tensor(state) then assert.equal("float32", own.dtype, key) end
+        end
+      end
+      assert.near(values[1], values[2], 2e-3, name)
+    end
+  end)
+
   it("keeps states that outlive a scope, in the dtype that the parameter has", function()
     for name, states in pairs { LAMB = { "exp_avg", "exp_avg_sq" }, Muon = { "momentum_buffer" },
       Adafactor = { "row_var", "col_var" } } do

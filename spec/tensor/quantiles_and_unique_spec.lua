@@ -74,6 +74,20 @@ describe("quantile", function()
     in_double(function(y) return y:quantile(0.4, 1), y:quantile(lm.tensor({ 0.1, 0.7 }, { dtype = "float64" })) end,
       lm.tensor { { 4, 1 }, { 3, 2 }, { 8, 7 } })
   end)
+  it("is NaN at an infinity, by a number and by a tensor", function()
+    for _, dtype in ipairs { "float32", "float64" } do
+      local with_inf = lm.tensor({ 1, 2, math.huge, 3 }, { dtype = dtype })
+      for _, case in ipairs { { "linear", 0.5, 2.5 }, { "linear", 0.9 }, { "linear", 1 }, { "midpoint", 0.5, 2.5 },
+        { "midpoint", 1 }, { "lower", 0.9, 3 }, { "lower", 1, math.huge }, { "higher", 0.9, math.huge },
+        { "higher", 1, math.huge }, { "nearest", 0.9, math.huge }, { "nearest", 1, math.huge } } do
+        for _, q in ipairs { case[2], lm.tensor({ case[2] }, { dtype = dtype }) } do
+          local got = with_inf:quantile(q, { interpolation = case[1] }):item()
+          assert(case[3] and got == case[3] or not case[3] and got ~= got, ("%s %g: %g"):format(case[1], case[2], got))
+        end
+      end
+    end
+  end)
+
   it("goes along a dim; q's own comes first", function()
     gives(lm.tensor { 2.5, nan }, x:quantile(0.5, 2))
     gives(lm.tensor { 2.5, 6 }, x:nanquantile(0.5, 2))
@@ -164,6 +178,15 @@ describe("bincount and histc", function()
     message("bincount: x must be 1%-d and integer, got float32 a tensor %[2%]", lm.bincount, lm.zeros(2))
     message("bincount: shapes of weights and x must match, got %[2%] and", lm.bincount, x, { weights = lm.zeros(2) })
   end)
+  it("count equal numbers in the middle, also where bins beside them have no width", function()
+    for _, case in ipairs { { 3e38, "float32" }, { -3e38, "bfloat16" }, { 1e17, "float64" }, { 1e17, "float32" },
+      { 60000, "float16" }, { 2, "float32" }, { 0, "float16" } } do
+      local x = lm.full({ 4 }, case[1], { dtype = case[2] })
+      assert.same({ 0, 0, 4, 0, 0 }, lm.histc(x, 5):totable())
+      assert.same({ 0, 0, 4, 0 }, lm.histc(x, 4):totable())
+    end
+  end)
+
   it("count what falls between bounds", function()
     local x = lm.tensor { 0, 1, 1.5, 2, 4, nan, 5 }
     gives(lm.tensor { 1, 2, 1, 1 }, x:histc(4, 0, 4))

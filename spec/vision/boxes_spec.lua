@@ -64,6 +64,47 @@ describe("boxes", function()
     end
   end)
 
+  it("have areas that their dtype lacks", function()
+    local list = { { 0, 0, 400, 400 }, { 0, 0, 400, 200 } }
+    for _, dtype in ipairs { "float16", "bfloat16" } do
+      local b = lm.tensor(list, { dtype = dtype })
+      assert.same({ 160000, 80000 }, vision.box_area(b):totable())
+      assert.same({ { 1, 0.5 }, { 0.5, 1 } }, vision.box_iou(b, b):totable())
+      assert.same({ { 1, 0.5 }, { 0.5, 1 } }, vision.generalized_box_iou(b, b):totable())
+      assert.equal("float32", vision.box_iou(b, b).dtype) -- as torchvision's
+    end
+    for dtype, size in pairs { uint8 = 250, int8 = 120, int16 = 30000, int32 = 30000, int64 = 30000 } do
+      local b = lm.tensor({ { 0, 0, size, size } }, { dtype = dtype })
+      assert.equal(size * size, tonumber(vision.box_area(b):item()))
+      assert.equal(dtype == "int64" and "int64" or "int32", vision.box_area(b).dtype)
+      assert.equal(1, vision.box_iou(b, b):item())
+    end
+  end)
+
+  it("of many classes stay apart, in half precision and below 0 as well", function()
+    for _, dtype in ipairs { "float32", "float16", "bfloat16" } do
+      for _, at in ipairs { 600, 3000, -3300 } do
+        local pair = lm.tensor { { at, at, at + 300, at + 300 }, { at + 16, at + 16, at + 316, at + 316 } }
+        for _, n in ipairs { 2, 40, 80 } do
+          local all, classes = pair:repeat_tensor(n, 1):to(dtype), lm.arange(1, n + 1):repeat_interleave(2)
+          assert.equal(n, vision.batched_nms(all, lm.linspace(1, 0.1, 2 * n):to(dtype), classes, 0.5):numel())
+        end
+      end
+    end
+  end)
+
+  it("without size have no samples unless their number is given", function()
+    local x = lm.arange(1, 33):float():reshape(1, 2, 4, 4)
+    local function pooled(box, o) return vision.roi_align(x, lm.tensor { box }, { 2, 2 }, o):flatten():totable() end
+    local none = { 0, 0, 0, 0, 0, 0, 0, 0 }
+    assert.same(none, pooled({ 1, 1, 1, 1, 1 }, { aligned = true }))
+    assert.same(none, pooled({ 1, 1, 1, 1, 3 }, { aligned = true }))
+    assert.same(none, pooled({ 1, 2, 2, 1, 1 }, { aligned = true }))
+    local two = { aligned = true, sampling_ratio = 2 }
+    assert.same({ 3.5, 3.5, 3.5, 3.5, 19.5, 19.5, 19.5, 19.5 }, pooled({ 1, 1, 1, 1, 1 }, two))
+    assert.same({ 7.25, 7.75, 9.25, 9.75, 23.25, 23.75, 25.25, 25.75 }, pooled { 1, 1, 1, 1, 1 })
+  end)
+
   it("are pooled, with gradients", function()
     for _, ratio in ipairs { -1, 2 } do
       for _, aligned in ipairs { true, false } do

@@ -200,13 +200,15 @@ typedef struct target {
 static lm_dtype dtype_for(const target *to, const lm_tensor *t) {
   lm_dtype own = t->dtype;
   int kind = LM_DEVICE_KIND(t->device);
-  if (t->number || !lm_dtype_is_float(own) || own == LM_F64 || !(to->mode->on >> kind & 1)) return own;
+  bool applies = to->rule == LM_WIDENED || to->mode->on >> kind & 1;
+  if (t->number || !lm_dtype_is_float(own) || own == LM_F64 || !applies) return own;
   switch (to->rule) {
     case LM_LOWER: return to->mode->dtype[kind];
     case LM_KEEP: return LM_F32;
     case LM_KEEP_GPU:
     case LM_BANNED_GPU: return kind == LM_CPU && to->rule == LM_KEEP_GPU ? own : LM_F32;
     case LM_WIDEST: return to->widest;
+    case LM_WIDENED: return LM_F32;
     default: return own;
   }
 }
@@ -228,7 +230,7 @@ static const lm_list *list_of(const lm_op *op, const void *args) {
 }
 
 static lm_dtype widest_of(const lm_op *op, const void *args) {
-  lm_dtype widest = LM_F16;
+  lm_dtype widest = LM_NO_DTYPE;
   bool first = true;
   const lm_list *list = list_of(op, args);
   for (int i = 0; i < op->ntensor + list->n; i++) {
@@ -238,6 +240,11 @@ static lm_dtype widest_of(const lm_op *op, const void *args) {
     first = false;
   }
   return widest;
+}
+
+lm_dtype lm_widened_dtype(lm_op_id id, const void *args) {
+  lm_dtype widest = lm_ops[id].widens ? widest_of(&lm_ops[id], args) : LM_NO_DTYPE;
+  return widest == LM_F16 || widest == LM_BF16 ? widest : LM_NO_DTYPE;
 }
 
 /* Fails if autocast is on for the GPU of the op's first tensor: the op is unsafe in a low dtype's range. */
@@ -252,15 +259,15 @@ static lm_status check_banned(const lm_op *op, const void *args, const lm_autoca
       op->name);
 }
 
-lm_status lm_autocast_args(lm_op_id id, const void *args, lm_cast_args *c) {
+lm_status lm_autocast_args(lm_op_id id, const void *args, lm_cast_rule rule, lm_cast_args *c) {
   const lm_op *op = &lm_ops[id];
-  target to = {.mode = &c->before, .rule = op->cast};
+  target to = {.mode = &c->before, .rule = rule};
   c->before = lm_autocast_get();
   memset(c->tensor, 0, sizeof c->tensor);
   c->list = NULL;
   c->nlist = 0;
-  if (op->cast == LM_BANNED_GPU) NEED(check_banned(op, args, &c->before));
-  if (op->cast == LM_WIDEST) to.widest = widest_of(op, args);
+  if (rule == LM_BANNED_GPU) NEED(check_banned(op, args, &c->before));
+  if (rule == LM_WIDEST) to.widest = widest_of(op, args);
   memcpy(&c->args, args, op->size);
   for (int k = 0; k < op->ntensor; k++) {
     NEED(cast(&to, LM_ARG_TENSOR(args, op->tensor[k]), &c->tensor[k]));
@@ -272,7 +279,8 @@ lm_status lm_autocast_args(lm_op_id id, const void *args, lm_cast_args *c) {
     for (; c->nlist < list->n; c->nlist++) NEED(cast(&to, list->v[c->nlist], &c->list[c->nlist]));
     list->v = c->list;
   }
-  lm_autocast_set((lm_autocast){.on = 0, .keeps = op->cast == LM_KEEP_RESULT ? c->before.on : 0});
+  unsigned keeps = rule == LM_WIDENED ? c->before.keeps : rule == LM_KEEP_RESULT ? c->before.on : 0;
+  lm_autocast_set((lm_autocast){.on = 0, .keeps = keeps});
   return LM_OK;
 }
 

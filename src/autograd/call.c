@@ -1,5 +1,7 @@
 /* Calls an op: casts its tensors under autocast (autocast.c), checks its preconditions, runs it as other ops if its
  * entry says so, else runs it, recorded if an input requires grad (record_graph.c). */
+#include <string.h>
+
 #include "autograd/composite.h"
 #include "autograd/record_graph.h"
 #include "autograd/tape.h"
@@ -19,22 +21,63 @@ static lm_status precheck(lm_op_id id, const void *args, bool in_place, bool *ta
   return with_op_name(id, c->form(args, in_place, taken, out));
 }
 
+/* Runs a composite, or an op that is recorded as its formula. */
+static lm_status run_formula(lm_op_id id, const void *args, lm_tensor **out) {
+  const lm_rules *rules = &lm_rule_table[id];
+  bool is_done = false, records = rules->record_as_one || rules->decompose;
+  if (records && lm_record_may(&lm_ops[id], rules, args) && !lm_modes_here.no_grad) {
+    NEED(lm_record_call(id, args, &is_done, out));
+  }
+  if (is_done) return LM_OK;
+  return lm_ops[id].kind == LM_COMP ? lm_compositions[id].made_of(args, out) : lm_run_unrecorded(id, args, false, out);
+}
+
+/* Runs a formula on float32 copies of half-precision tensors, and rounds its results to `dtype`. */
+static lm_status run_widened(lm_op_id id, const void *args, lm_dtype dtype, lm_tensor **out) {
+  lm_cast_args cast;
+  lm_status status = lm_autocast_args(id, args, LM_WIDENED, &cast);
+  if (status == LM_OK) status = run_formula(id, &cast.args, out);
+  lm_autocast_args_free(&cast);
+  for (int i = 0; i < lm_ops[id].outs && status == LM_OK; i++) {
+    lm_tensor *wide = out[i];
+    bool kept = !wide || wide->dtype != LM_F32 || lm_modes_here.cast.keeps >> LM_DEVICE_KIND(wide->device) & 1;
+    if (kept) continue;
+    lm_to_copy_args round = {.x = wide, .dtype = dtype, .device = LM_NO_DEVICE, .memory_format = LM_PRESERVE};
+    status = lm_call(LM_OP_to_copy, &round, &out[i]);
+    if (status == LM_OK) lm_release(wide);
+  }
+  for (int i = 0; i < lm_ops[id].outs && status != LM_OK; i++) lm_release(lm_tensor_take(&out[i]));
+  return status;
+}
+
+/* Returns args, copied to `copy`, without what an op writes beside its results, such as running statistics: a
+ * checkpoint's first run has updated them. */
+static const void *without_writes(const lm_op *op, const void *args, lm_args_union *copy) {
+  bool writes = op->writes_when < 0 || *(const bool *)((const char *)args + op->writes_when);
+  if (!writes) return args;
+  memcpy(copy, args, op->size);
+  for (int k = 0; k < op->ntensor; k++) {
+    if (op->writes >> k & 1) LM_ARG_TENSOR(copy, op->tensor[k]) = NULL;
+  }
+  return copy;
+}
+
 static lm_status run_or_record(lm_op_id id, const void *args, lm_tensor **out) {
   lm_status status = LM_OK;
   const lm_op *op = &lm_ops[id];
   const lm_rules *rules = &lm_rule_table[id];
   bool is_done = false;
+  lm_args_union copy;
+  if (op->writes && lm_recompute_is_rerun()) args = without_writes(op, args, &copy);
   if (op->has_precheck) TRY(precheck(id, args, false, &is_done, out));
   if (is_done) return LM_OK;
-  if (op->kind == LM_COMP) {
-    if (rules->record_as_one && lm_record_may(op, rules, args) && !lm_modes_here.no_grad) {
-      TRY(with_op_name(id, lm_record_call(id, args, &is_done, out)));
-    }
-    return is_done ? LM_OK : with_op_name(id, lm_compositions[id].made_of(args, out));
+  bool records = !rules->none && lm_record_may(op, rules, args) && !lm_modes_here.no_grad;
+  if (op->kind == LM_COMP || (records && rules->decompose)) {
+    lm_dtype rounded = op->widens ? lm_widened_dtype(id, args) : LM_NO_DTYPE;
+    return with_op_name(id, rounded == LM_NO_DTYPE ? run_formula(id, args, out) : run_widened(id, args, rounded, out));
   }
   if (op->kind == LM_WRITE) return lm_record_write(id, args, false, out);
-  if (!rules->none && lm_record_may(op, rules, args) && !lm_modes_here.no_grad)
-    TRY(lm_record_call(id, args, &is_done, out));
+  if (records) TRY(lm_record_call(id, args, &is_done, out));
   if (is_done) return LM_OK;
   TRY(lm_run_unrecorded(id, args, false, out));
   if (op->kind == LM_VIEW && !rules->none && lm_dtype_is_float(out[0]->dtype)) {
@@ -57,7 +100,7 @@ static lm_status call_as_is(lm_op_id id, const void *args, lm_tensor **out) {
 
 static lm_status cast_and_call(lm_op_id id, const void *args, lm_tensor **out) {
   lm_cast_args cast;
-  lm_status status = lm_autocast_args(id, args, &cast);
+  lm_status status = lm_autocast_args(id, args, lm_ops[id].cast, &cast);
   if (status == LM_OK) status = call_as_is(id, &cast.args, out);
   lm_autocast_args_free(&cast);
   return status;

@@ -1,6 +1,7 @@
 /* Computes the gradients of one node's inputs from those of its results. */
 #include <string.h>
 
+#include "autograd/formulas.h"
 #include "autograd/gradients.h"
 #include "autograd/record_graph.h"
 #include "base/mem.h"
@@ -61,13 +62,12 @@ typedef struct unpacked {
   lm_tensor *y[LM_MAX_OUTS];
 } unpacked;
 
-static lm_status unpack(lm_node *n, const lm_tensor *g, lm_expr *e, unpacked *u) {
+static lm_status unpack(lm_node *n, lm_dtype dtype, lm_expr *e, unpacked *u) {
   const lm_op *op = &lm_ops[n->op];
-  memcpy(&u->args, n->payload, op->size);
   for (int k = 0; k < op->ntensor; k++) {
     lm_tensor **t = &LM_ARG_TENSOR(&u->args, op->tensor[k]);
-    if (*t && (*t)->number && g) {
-      lm_full_args full = {.value = *t, .dtype = g->dtype, .device = LM_DEVICE(LM_CPU, 0)};
+    if (*t && (*t)->number) {
+      lm_full_args full = {.value = *t, .dtype = dtype, .device = LM_DEVICE(LM_CPU, 0)};
       lm_tensor *exact;
       NEED(lm_op_run(LM_OP_full, &full, &exact));
       if (!(*t = lm_e_own(e, exact))) NEED(LM_E_OOM);
@@ -84,6 +84,27 @@ static lm_status unpack(lm_node *n, const lm_tensor *g, lm_expr *e, unpacked *u)
     NEED(lm_attach(y, (lm_edge){n, i}));
   }
   return LM_OK;
+}
+
+/* Replaces the half-precision tensors of a rule, whose args and y are in u, by float32 ones that its expression owns.
+ * Saved results are computed again if the arguments are saved too: what rounding lost may be large beside a gradient.
+ */
+static lm_status widen(lm_rule *r, unpacked *u, lm_tensor *const *g, lm_tensor **wide_g) {
+  const lm_op *op = &lm_ops[r->op];
+  bool has_args = op->aux == 0, has_results = false;
+  for (int k = 0; k < op->ntensor; k++) {
+    lm_tensor **t = &LM_ARG_TENSOR(&u->args, op->tensor[k]);
+    has_args = has_args && (*t || !lm_rule_given(r, k));
+    if (*t && !(*t)->number) *t = lm_f_widened(&r->e, *t);
+  }
+  for (int i = 0; i < LM_MAX_OUTS; i++) {
+    has_results = has_results || u->y[i];
+    u->y[i] = lm_f_widened(&r->e, u->y[i]);
+    if (i < op->outs) wide_g[i] = lm_f_widened(&r->e, g[i]);
+  }
+  if (has_args && has_results && lm_e_run(&r->e, r->op, &u->args)) memcpy(u->y, r->e.last, op->outs * sizeof *u->y);
+  r->g = wide_g;
+  return r->e.status;
 }
 
 static const lm_meta *argument_meta(lm_rule *r, int k) {
@@ -128,19 +149,24 @@ static lm_status op_gradients(lm_node *n, lm_tensor *const *g, const lm_grad_req
   const lm_rules *rules = &lm_rule_table[n->op];
   unpacked u;
   lm_rule r = {.op = (lm_op_id)n->op, .args = n->payload, .node = n, .g = g, .y = n->result};
-  bool joint = false;
-  lm_tensor *parts[LM_MAX_OUTS] = {NULL};
+  const lm_dtype own = (lm_dtype)n->out[0].meta.dtype;
+  const bool half = own == LM_F16 || own == LM_BF16;
+  bool joint = false, wide = half && (op->widens || (create_graph && op->kind == LM_POINTWISE));
+  lm_tensor *parts[LM_MAX_OUTS] = {NULL}, *wide_g[LM_MAX_OUTS] = {NULL};
   lm_expr_begin(&r.e);
-  if (create_graph) {
-    TRY(unpack(n, g[0], &r.e, &u));
+  if (create_graph || wide) {
+    memcpy(&u.args, n->payload, op->size);
+    memcpy(u.y, n->result, sizeof u.y);
     r.args = &u.args;
     r.y = u.y;
   }
+  if (create_graph) TRY(unpack(n, wide ? LM_F32 : own, &r.e, &u));
+  if (wide) TRY(widen(&r, &u, g, wide_g));
   for (int k = 0; k < n->nedge; k++) {
     const lm_row *row = k < op->ntensor ? &rules->arg[k] : &rules->list;
     lm_tensor *result = NULL;
     if (!grad_request[k].wanted) continue;
-    lm_tensor_set_next_out(row->kind == LM_RULE_JOINT ? NULL : grad_request[k].grad_buffer); /* JOINT: several ops */
+    lm_tensor_set_next_out(row->kind == LM_RULE_JOINT || wide ? NULL : grad_request[k].grad_buffer); /* several ops */
     if (row->kind == LM_RULE_POINTWISE && !create_graph) {
       TRY(fused(n, row, g[0], &gin[k]));
       continue;

@@ -66,7 +66,10 @@ typedef struct lm_cast_args {
   lm_tensor *tensor[LM_MAX_TENSOR_ARGS], **list;
   int nlist;
 } lm_cast_args;
-/* Casts the arguments, and turns autocast off for the ops that the op calls. The caller calls lm_autocast_args_free,
- * also after an error. */
-lm_status lm_autocast_args(lm_op_id op, const void *args, lm_cast_args *c);
+/* Returns the dtype that the results of an op which computes these arguments in float32 are rounded to; LM_NO_DTYPE if
+ * it computes them as they are. */
+lm_dtype lm_widened_dtype(lm_op_id op, const void *args);
+/* Casts the arguments by `rule`, and turns autocast off for the ops that the op calls. The caller calls
+ * lm_autocast_args_free, also after an error. */
+lm_status lm_autocast_args(lm_op_id op, const void *args, lm_cast_rule rule, lm_cast_args *c);
 void lm_autocast_args_free(lm_cast_args *c);

@@ -24,25 +24,27 @@ static lm_status check_product(lm_op_id op, lm_tensor *x, lm_tensor *other, int 
   return check_operands(op, "x", x, "other", other);
 }
 
-/* Checks that input broadcasts to [n, m], and truncates alpha and beta for integers, as PyTorch does. */
-static lm_status check_added(lm_product_args *a, const int64_t *size) {
-  NEED(check_operands(LM_OP_addmm, "x", a->x, "input", a->input));
+/* Checks that input broadcasts to the product's `ndim` sizes, and truncates alpha and beta for integers, as PyTorch
+ * does. */
+static lm_status check_added(lm_op_id op, lm_product_args *a, int ndim, const int64_t *size) {
+  const char *name = lm_ops[op].name;
+  NEED(check_operands(op, "x", a->x, "input", a->input));
   const lm_tensor *in = a->input;
-  bool fits = in->ndim <= 2;
+  bool fits = in->ndim <= ndim;
   for (int i = 1; fits && i <= in->ndim; i++) {
     int64_t have = in->size[in->ndim - i];
-    fits = have == 1 || have == size[2 - i];
+    fits = have == 1 || have == size[ndim - i];
   }
   if (!fits) {
-    return lm_fail(LM_E_SHAPE, "addmm: input of shape %s does not broadcast to the product's shape %s", lm_shape_of(in),
-                   lm_shape_text(2, size));
+    return lm_fail(LM_E_SHAPE, "%s: input of shape %s does not broadcast to the product's shape %s", name,
+                   lm_shape_of(in), lm_shape_text(ndim, size));
   }
   lm_dtype dtype = a->x->dtype;
   if (!lm_dtype_is_float(dtype)) {
     a->alpha = trunc(a->alpha);
     a->beta = trunc(a->beta);
-    NEED(lm_check_number("addmm", "alpha", dtype, a->alpha));
-    NEED(lm_check_number("addmm", "beta", dtype, a->beta));
+    NEED(lm_check_number(name, "alpha", dtype, a->alpha));
+    NEED(lm_check_number(name, "beta", dtype, a->beta));
   }
   return LM_OK;
 }
@@ -93,11 +95,11 @@ lm_status lm_op_product(lm_op_id op, const lm_product_args *a, lm_tensor **out) 
     NEED(check_linear(a->x, a->other, a->input));
     args.beta = a->input ? 1 : 0;
   } else {
-    NEED(check_product(op, a->x, a->other, op == LM_OP_bmm ? 3 : 2));
+    NEED(check_product(op, a->x, a->other, op == LM_OP_bmm || op == LM_OP_baddbmm ? 3 : 2));
   }
   for (int d = 0; d < last; d++) size[d] = a->x->size[d];
   size[last] = a->transposed ? a->other->size[0] : a->other->size[last];
-  if (op == LM_OP_addmm) NEED(check_added(&args, size));
+  if (op == LM_OP_addmm || op == LM_OP_baddbmm) NEED(check_added(op, &args, last + 1, size));
   NEED(lm_tensor_empty(a->x->dtype, a->x->device, a->x->ndim, size, LM_CONTIGUOUS, &y));
   if (y->numel && a->transposed && last != 1) {
     NEED(as_rows(a->x, &x));

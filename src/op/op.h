@@ -30,6 +30,7 @@ typedef enum lm_cast_rule {
   LM_KEEP_RESULT,
   LM_KEEP_GPU,
   LM_BANNED_GPU,
+  LM_WIDENED, /* no op's own: half precision to float32 without autocast, for `widens` */
   LM_WIDEST,
   LM_ASIS
 } lm_cast_rule;
@@ -111,6 +112,7 @@ typedef struct lm_op {
   uint8_t masks;                          /* bit k: the k-th tensor must be bool */
   bool has_precheck;                      /* true if `needs` or `forms` apply (autograd/composite.h) */
   int16_t writes_when;                    /* offset of the B argument that enables `writes`, or -1 */
+  bool widens;                            /* true if half-precision formulas are computed in float32 */
   bool internal;                          /* true if only other ops use it: lists of ops leave it out */
   uint16_t slot;                          /* index into the backend's kernels: its own, or its family's */
   const lm_arg *arg;

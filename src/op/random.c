@@ -295,24 +295,29 @@ lm_status lm_op_binomial(const lm_binomial_args *a, lm_tensor **out) {
 
 /* ---- multinomial */
 
-/* Checks that elements are finite and at least 0, and each row's maximum is above 0; skipped during capture of a graph.
- * */
-static lm_status check_weights(lm_tensor *x) {
-  LM_OWNED *row = NULL;
-  double smallest, smallest_row, largest;
+/* Checks that elements are finite and at least 0, and that each row has one above 0, or one for each sample without
+ * replacement; skipped during capture of a graph. */
+static lm_status check_weights(lm_tensor *x, const lm_multinomial_args *a) {
+  LM_OWNED *above = NULL;
+  double smallest, largest, fewest;
   if (x->numel == 0 || lm_generator_extra()) return LM_OK;
   NEED(extreme(x, LM_STATISTIC_AMIN, &smallest));
+  NEED(extreme(x, LM_STATISTIC_AMAX, &largest));
   NEED(lm_op_reduce(
-      LM_OP_amax,
-      &(lm_reduce_args){.x = x, .dim = {.n = 1, .v = {1}}, .statistic = LM_STATISTIC_AMAX, .dtype = LM_NO_DTYPE},
-      &row));
-  NEED(extreme(row, LM_STATISTIC_AMIN, &smallest_row));
-  NEED(extreme(row, LM_STATISTIC_AMAX, &largest));
+      LM_OP_count_nonzero,
+      &(lm_reduce_args){
+          .x = x, .dim = {.n = 1, .v = {1}}, .statistic = LM_STATISTIC_COUNT_NONZERO, .dtype = LM_NO_DTYPE},
+      &above));
+  NEED(extreme(above, LM_STATISTIC_AMIN, &fewest));
   if (!(smallest >= 0) || !isfinite(largest)) {
     return lm_fail_number("multinomial", "x", "at least 0 and finite", smallest >= 0 ? largest : smallest);
   }
-  if (!(smallest_row > 0)) return lm_fail_value("multinomial", "the sum of each row of x", "above 0", "0");
-  return LM_OK;
+  if (fewest < 1) return lm_fail_value("multinomial", "the sum of each row of x", "above 0", "0");
+  if (a->replacement || fewest >= (double)a->num_samples) return LM_OK;
+  return lm_fail(LM_E_ARG,
+                 "multinomial: cannot draw %lld samples without replacement from a row with %.0f weights above 0; pass "
+                 "{replacement = true}",
+                 (long long)a->num_samples, fewest);
 }
 
 /* Draws k distinct indices per row of x [rows, n]: those of the largest x / e, with e exponentially distributed. They
@@ -357,7 +362,7 @@ lm_status lm_op_multinomial(const lm_multinomial_args *a, lm_tensor **out) {
   }
   LM_FRAME(f, LM_OP_multinomial);
   NEED(lm_frame_batch(&f, &x, 2));
-  NEED(check_weights(x));
+  NEED(check_weights(x, a));
   NEED(x->size[0] > 0 && (k == 1 || !a->replacement) ? pick_distinct(&f, x, k, a->generator) : pick_again(&f, x, a));
   lm_frame_unbatch(&f, 0);
   return lm_frame_end(&f, out);

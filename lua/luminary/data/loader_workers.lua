@@ -226,7 +226,18 @@ end
 -- Pools of loaders between passes. They are not fields of a loader, which may be sent to another thread within a set.
 local pools = setmetatable({}, {__mode = "k"})
 
--- Returns the pool of the loader's last pass, or a new one, after sending it the setup.
+-- Returns true if setups are the same: text, tensors and handles.
+local function is_same(a, b)
+  for list = 2, 3 do
+    for i, x in ipairs(a[list]) do
+      if x ~= b[list][i] then return false end
+    end
+  end
+  return a[1] == b[1]
+end
+
+-- Returns the pool of the loader's last pass, or a new one, after sending it the setup. Persistent workers keep theirs
+-- until something in it changes, such as a field of the set.
 local function pool_of(loader, batch_plan)
   local pool = pools[loader]
   pools[loader] = nil
@@ -235,10 +246,12 @@ local function pool_of(loader, batch_plan)
     pool:close()
     pool = nil
   end
-  if pool and loader.persistent_workers and not pool.resting then return pool end
+  local plan = lists.copy(batch_plan)
+  plan.dtypes = nil -- requests have them
   local setup = {carrier.encode("DataLoader",
-    {batch_plan = batch_plan, init = loader.worker_init_fn, pin = loader.pins},
+    {batch_plan = plan, init = loader.worker_init_fn, pin = loader.pins},
     {processes = loader.worker_type == "process", name_of = names.cached_finder()})}
+  if pool and loader.persistent_workers and not pool.resting and is_same(pool.setup, setup) then return pool end
   if pool then
     pool:begin(setup)
   else

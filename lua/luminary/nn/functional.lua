@@ -1,5 +1,6 @@
 --- nn.functional: Provides layers as functions, under PyTorch's names.
 local core = require "luminary.core"
+local full_precision = require "luminary.base.full_precision"
 local options = require "luminary.base.options"
 local signature = require "luminary.base.signature"
 
@@ -18,7 +19,7 @@ end
 
 --- Applies local response normalization across channels.
 F.local_response_norm = signature.of([[local_response_norm(x: tensor, size: count, {alpha = 1e-4, beta = 0.75,
-  k = 1})]], function(x, size, opts)
+  k = 1})]], full_precision.rounds_once(function(x, size, opts)
   if x.ndim < 2 then options.expected("local_response_norm", "x [N, C, …] of 2 or more dims", x) end
   if x:numel() == 0 then return x * 1 end -- reshape cannot divide 0 elements
   local before = math.floor(size / 2)
@@ -26,19 +27,20 @@ F.local_response_norm = signature.of([[local_response_norm(x: tensor, size: coun
   squares = ops.pad(squares, {0, 0, before, size - 1 - before})
   local mean = ops.reshape(ops.avg_pool2d(squares, {size, 1}, {stride = 1}), x.shape)
   return x / (mean * opts.alpha + opts.k) ^ opts.beta
-end)
+end))
 
 --- Divides the input by its p-norm along a dim.
-F.normalize = signature.of("normalize(x: tensor, {p = 2, dim: dim = 2, eps = 1e-12})", function(x, opts)
+F.normalize = signature.of("normalize(x: tensor, {p = 2, dim: dim = 2, eps = 1e-12})",
+  full_precision.rounds_once(function(x, opts)
   return x / ops.norm(x, opts.p, opts.dim, {keepdim = true}):clamp(opts.eps)
-end)
+end))
 
 local function reduced(loss, reduction) return reduction == "none" and loss or loss[reduction](loss) end
 
 --- Computes a triplet loss with a custom distance.
 F.triplet_margin_with_distance_loss = signature.of([[triplet_margin_with_distance_loss(anchor: tensor,
   positive: tensor, negative: tensor, {distance_function: callable, margin: positive = 1, swap = false,
-  reduction = "mean" | "sum" | "none"})]], function(anchor, positive, negative, o)
+  reduction = "mean" | "sum" | "none"})]], full_precision.rounds_once(function(anchor, positive, negative, o)
   local who = "triplet_margin_with_distance_loss"
   if positive.ndim ~= anchor.ndim or negative.ndim ~= anchor.ndim then
     options.fail("%s: anchor, positive and negative must have the same number of dims, got %s, %s and %s", who,
@@ -48,11 +50,11 @@ F.triplet_margin_with_distance_loss = signature.of([[triplet_margin_with_distanc
   local near, far = distance(anchor, positive), distance(anchor, negative)
   if o.swap then far = ops.minimum(far, distance(positive, negative)) end
   return reduced((near - far + o.margin):clamp(0), o.reduction)
-end)
+end))
 
 --- Computes a multi-label hinge loss between scores and lists of target classes.
 F.multilabel_margin_loss = signature.of([[multilabel_margin_loss(x: tensor, target: tensor, {size_average: lacks,
-  reduce: lacks, reduction = "mean" | "sum" | "none"})]], function(x, target, o)
+  reduce: lacks, reduction = "mean" | "sum" | "none"})]], full_precision.rounds_once(function(x, target, o)
   if x.ndim == 0 then x, target = x:view(1), target:view(-1) end
   local n = x.shape[x.ndim]
   if x.ndim > 2 or target.ndim ~= x.ndim or target.shape[1] ~= x.shape[1] or target.shape[x.ndim] ~= n then
@@ -70,7 +72,7 @@ F.multilabel_margin_loss = signature.of([[multilabel_margin_loss(x: tensor, targ
   local left_out = counts:logical_not():unsqueeze(3):logical_or(own:unsqueeze(2))
   local loss = lacking:masked_fill(left_out, 0):sum {2, 3} / n
   return reduced(x.ndim == 1 and loss:squeeze(1) or loss, o.reduction)
-end)
+end))
 
 --- Applies instance normalization to each channel of each sample.
 F.instance_norm = signature.of([[instance_norm(x: tensor, running_mean: tensor?, running_var: tensor?,
@@ -88,6 +90,8 @@ F.instance_norm = signature.of([[instance_norm(x: tensor, running_mean: tensor?,
   local flat = ops.reshape(x, flat_shape)
   local y = ops.batch_norm(flat, means, vars, repeated(weight), repeated(bias),
     {training = true, momentum = momentum, eps = eps})
+  local _, again = core.is_checkpointing()
+  if again then return y:view(shape) end
   core.no_grad(function()
     if mean and n > 0 then mean:copy_(means:view(n, c):mean(1)) end
     if var and n > 0 then var:copy_(vars:view(n, c):mean(1)) end

@@ -77,9 +77,11 @@ function BatchNorm:check_input(x)
   end
 end
 
---- Counts the batch. Returns its weight in the running statistics; nil if there are none to update.
+--- Counts the batch. Returns its weight in the running statistics; nil if there are none to update, or backward runs a
+--- checkpoint again, whose first run has.
 function BatchNorm:next_momentum()
-  if not self.training or not self.track_running_stats then return nil end
+  local _, again = core.is_checkpointing()
+  if again or not self.training or not self.track_running_stats then return nil end
   self.num_batches_tracked:add_(1)
   return self.momentum or 1 / self.num_batches_tracked:item()
 end

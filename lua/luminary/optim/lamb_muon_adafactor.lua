@@ -1,6 +1,6 @@
 --- Defines optimizers whose steps treat a parameter as a whole, by its norm or as a matrix: LAMB, Muon and Adafactor.
 --- Their steps are tensor ops that never synchronize with a device. float16 and bfloat16 parameters are computed in
---- float32; their states have their dtype.
+--- float32; states have their dtype, those of float16 float32, which holds squares of gradients.
 local core = require "luminary.core"
 local class = require "luminary.base.class"
 local options = require "luminary.base.options"
@@ -20,9 +20,6 @@ local function in_full(tensors, update)
   end
 end
 
--- Interpolates t, in place, toward value: t + weight * (value - t).
-local function approach(t, value, weight) return t:add_(value - t, {alpha = weight}) end
-
 -- ---- the base class
 
 local Whole = class.define("Whole", Optimizer)
@@ -35,6 +32,7 @@ function Whole:shapes(p)
 end
 
 function Whole:state_shape(p, key) return self:shapes(p)[key] end
+function Whole.state_dtype(p) return p.dtype == "float16" and "float32" or p.dtype end
 
 --- Returns true if a group's steps depend on the step number, which a captured graph would repeat.
 function Whole.by_number(_self, _group) return true end
@@ -59,8 +57,8 @@ function Whole:advance(group, params, states, count)
     local state, g = states[i], wide(p.grad)
     p = p:detach()
     for name, shape in pairs(self:shapes(p)) do
-      state[name] = state[name]
-        or shape == p.shape and ops.zeros_like(p) or ops.zeros(shape, {dtype = p.dtype, device = p.device})
+      local how = {dtype = self.state_dtype(p), device = p.device}
+      state[name] = state[name] or shape == p.shape and ops.zeros_like(p, how) or ops.zeros(shape, how)
     end
     self:step_one(group, p, group.maximize and g:neg() or g, state, count)
   end
@@ -166,8 +164,8 @@ end
 --- Performs one parameter's step.
 function Muon.step_one(_self, group, p, g, state)
   in_full({p, state.momentum_buffer}, function(x, buffer)
-    approach(buffer, g, 1 - group.momentum)
-    local step = orthogonalized(group.nesterov and g + (buffer - g) * group.momentum or buffer, group)
+    buffer:lerp_(g, 1 - group.momentum)
+    local step = orthogonalized(group.nesterov and ops.lerp(g, buffer, group.momentum) or buffer, group)
     local lr = group.lr * factors[group.adjust_lr_fn or "original"](p.shape[1], p.shape[2])
     x:mul_(1 - group.lr * group.weight_decay):sub_(step:to(x.dtype), {alpha = lr})
   end)
@@ -213,8 +211,8 @@ local function root_mean_square(t) return t:norm():div_(math.sqrt(t:numel())) en
 
 -- Updates and returns the factored estimate of the second moment, for one matrix or a batch.
 local function by_factors(row, col, squares, weight, eps1)
-  approach(row, squares:mean(-1, {keepdim = true}), weight)
-  approach(col, squares:mean(-2, {keepdim = true}), weight)
+  row:lerp_(squares:mean(-1, {keepdim = true}), weight)
+  col:lerp_(squares:mean(-2, {keepdim = true}), weight)
   return (row * col):div_(row:mean(-2, {keepdim = true}):clamp_ {min = eps1})
 end
 
@@ -228,7 +226,7 @@ function Adafactor.step_one(_self, group, p, g, state, count)
     if col then
       estimate = by_factors(moment, col, g:square(), weight, eps1)
     else
-      estimate = approach(moment, g:square(), weight):clone()
+      estimate = moment:lerp_(g:square(), weight):clone()
     end
     local step = estimate:clamp_ {min = eps1 * eps1}:rsqrt_():mul_(g)
     x:sub_(step:mul_(size:div_(root_mean_square(step):div_(group.d):clamp_ {min = 1})))

@@ -32,7 +32,7 @@ local checked = setmetatable({}, {__mode = "k"}) -- has the optimizers whose fir
 local group_list, param_list = one_based_list "param_groups", one_based_list "params"
 Optimizer.__inner = {
   "declare", "adopt_state", "advance", "all_parameters", "by_number", "check_group", "check_state", "hooked",
-  "keep_states", "keeps", "shapes", "state_shape", "step_one",
+  "keep_states", "keeps", "shapes", "state_dtype", "state_shape", "step_one",
 }
 
 --- The options by name: {kind, default}, see options.check.
@@ -287,10 +287,10 @@ function Optimizer:share_memory()
   return self
 end
 
--- Copies a state tensor to the dtype of its parameter, and its layout if the sizes match, as steps require.
-local function adopt(t, p)
-  local own = t.shape == p.shape and core.ops.empty_like(p:detach())
-    or core.ops.empty(t.shape, {dtype = p.dtype, device = p.device})
+-- Copies a state tensor to a dtype, and to the layout of its parameter if the sizes match, as steps require.
+local function adopt(t, p, dtype)
+  local own = t.shape == p.shape and core.ops.empty_like(p:detach(), {dtype = dtype})
+    or core.ops.empty(t.shape, {dtype = dtype, device = p.device})
   own:copy_(t)
   return core.keep(own)
 end
@@ -307,9 +307,12 @@ end
 --- Returns the sizes of a parameter's state tensor `key`; overridden where they differ, nil if there is no such state.
 function Optimizer.state_shape(_self, p, _key) return p.shape end
 
---- Returns a parameter's state from a state_dict as this optimizer holds it: tensors on the parameter's device, in its
---- dtype and layout, or false if this optimizer does not hold them (`mine`, see keeps). refuse(key, value) fails for a
---- tensor of wrong sizes.
+--- Returns the dtype of a parameter's states.
+function Optimizer.state_dtype(p) return p.dtype end
+
+--- Returns a parameter's state from a state_dict as this optimizer holds it: tensors on the parameter's device, in
+--- state_dtype and its layout, or false if this optimizer does not hold them (`mine`, see keeps). refuse(key, value)
+--- fails for a tensor of wrong sizes.
 function Optimizer:adopt_state(p, state, mine, refuse)
   local own, shards = {}, package.loaded["luminary.nn.parallel.shards"]
   for key, value in pairs(state) do
@@ -320,7 +323,7 @@ function Optimizer:adopt_state(p, state, mine, refuse)
     if core.is_tensor(value) then
       local shape = self:state_shape(p, key)
       if not shape or table.concat(value.shape, ",") ~= table.concat(shape, ",") then refuse(key, value) end
-      value = mine and core.no_grad(adopt, value, p)
+      value = mine and core.no_grad(adopt, value, p, self.state_dtype(p))
     end
     own[key] = value
   end

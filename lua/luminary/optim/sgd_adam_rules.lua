@@ -64,7 +64,7 @@ optimizer "Adam" {
     g *= sign;
     if (with_decoupled_weight_decay) p *= shrink;
     else if (with_weight_decay) g += weight_decay * p;
-    exp_avg += fresh1 * (g - exp_avg);
+    exp_avg = beta1 * exp_avg + fresh1 * g;
     exp_avg_sq = beta2 * exp_avg_sq + fresh2 * g * g;
     if (with_amsgrad) max_exp_avg_sq = larger(max_exp_avg_sq, exp_avg_sq);
     p -= step_size * exp_avg / (sqrt(with_amsgrad ? max_exp_avg_sq : exp_avg_sq) * inverse_correction2 + eps);
@@ -89,7 +89,7 @@ optimizer "Adamax" {
   update = [[
     g *= sign;
     if (with_weight_decay) g += weight_decay * p;
-    exp_avg += fresh1 * (g - exp_avg);
+    exp_avg = beta1 * exp_avg + fresh1 * g;
     exp_inf = larger(beta2 * exp_inf, fabs(g) + eps);
     p -= step_size * exp_avg / exp_inf;
   ]],
@@ -109,7 +109,7 @@ optimizer "AdaBelief" {
     g *= sign;
     if (with_decoupled_weight_decay) p *= shrink;
     else if (with_weight_decay) g += weight_decay * p;
-    exp_avg += fresh1 * (g - exp_avg);
+    exp_avg = beta1 * exp_avg + fresh1 * g;
     real surprise = g - exp_avg;
     exp_avg_var = beta2 * exp_avg_var + fresh2 * surprise * surprise + eps;
     if (with_amsgrad) max_exp_avg_var = larger(max_exp_avg_var, exp_avg_var);
@@ -137,7 +137,7 @@ optimizer "NAdam" {
     g *= sign;
     if (with_decoupled_weight_decay) p *= shrink;
     else if (with_weight_decay) g += weight_decay * p;
-    exp_avg += fresh1 * (g - exp_avg);
+    exp_avg = beta1 * exp_avg + fresh1 * g;
     exp_avg_sq = beta2 * exp_avg_sq + fresh2 * g * g;
     p -= (g_size * g + avg_size * exp_avg) / (sqrt(exp_avg_sq) * inverse_correction2 + eps);
   ]],
@@ -159,7 +159,7 @@ optimizer "RAdam" {
     g *= sign;
     if (with_decoupled_weight_decay) p *= shrink;
     else if (with_weight_decay) g += weight_decay * p;
-    exp_avg += fresh1 * (g - exp_avg);
+    exp_avg = beta1 * exp_avg + fresh1 * g;
     exp_avg_sq = beta2 * exp_avg_sq + fresh2 * g * g;
     p -= exp_avg * (rectified != 0 ? adaptive / (sqrt(exp_avg_sq) + eps) : step_size);
   ]],
@@ -219,7 +219,7 @@ optimizer "RMSprop" {
     square_avg = alpha * square_avg + fresh * g * g;
     real square = square_avg;
     if (with_centered) {
-      grad_avg += fresh * (g - grad_avg);
+      grad_avg = alpha * grad_avg + fresh * g;
       square = larger(square_avg - grad_avg * grad_avg, 0); /* rounding may make it negative */
     }
     real step = g / (sqrt(square) + eps);

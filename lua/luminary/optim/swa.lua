@@ -46,10 +46,8 @@ local function approach(average, value, weight)
   if not core.is_floating_point(average) then
     local a, v = average:double(), value:double()
     average:copy_(a + (v - a) * weight)
-  elseif weight < 0.5 then
-    average:add_(value - average, {alpha = weight})
   else
-    average:copy_(value - (value - average) * (1 - weight))
+    average:lerp_(value, weight)
   end
 end
 

@@ -1,5 +1,6 @@
 --- Implements integrals of samples, histograms, logspace, and renorm.
 local core = require "luminary.core"
+local full_precision = require "luminary.base.full_precision"
 local options = require "luminary.base.options"
 local signature = require "luminary.base.signature"
 local shapes = require "luminary.tensor.shapes"
@@ -36,8 +37,10 @@ end
 
 for who, add in pairs {trapezoid = ops.sum, trapz = ops.sum, cumulative_trapezoid = ops.cumsum} do
   lib[who] = signature.of(who .. "(y, x: any?, dx: any? = (1), dim: dims? = (-1))", function(y, x, dx, dim)
-    local sums, half, d = trapezoids(who, y, x, dx, dim)
-    return add(sums * half, d)
+    return full_precision.rounds_once(function(...)
+      local sums, half, d = trapezoids(who, ...)
+      return add(sums * half, d)
+    end)(y, x, dx, dim)
   end)
 end
 
@@ -50,7 +53,7 @@ lib.logspace = signature.of([[logspace(first, last, steps: natural, base: any? =
 end)
 
 --- Scales down each slice of x along dim whose p-norm is above maxnorm.
-lib.renorm = signature.of("renorm(x: tensor, p, dim, maxnorm)", function(x, p, dim, maxnorm)
+lib.renorm = signature.of("renorm(x: tensor, p, dim, maxnorm)", full_precision.rounds_once(function(x, p, dim, maxnorm)
   local who = "renorm"
   p, maxnorm = arg(who, "p", p, "number"), arg(who, "maxnorm", maxnorm, "number")
   if p <= 0 then options.must_be(who, "p", "above 0", p) end
@@ -65,7 +68,7 @@ lib.renorm = signature.of("renorm(x: tensor, p, dim, maxnorm)", function(x, p, d
   local norm = ops.norm(x, p, others, {keepdim = true})
   local within = ops.le(norm, maxnorm)
   return x * ops.masked_fill(maxnorm / (ops.masked_fill(norm, within, 1) + 1e-7), within, 1)
-end)
+end))
 
 -- Returns the edges of bins: the given list, or those of `bins` equal bins over `range`, or over the values' range.
 local function edges_of(who, bins, range, values)

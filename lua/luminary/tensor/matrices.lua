@@ -95,7 +95,7 @@ end
 --- Computes the matrix exponential of square matrices.
 matrices.matrix_exp = signature.of("matrix_exp(x)", function(x)
   shapes.check_matrix("matrix_exp", "x", x, true)
-  if core.is_autocast_enabled() then return full_precision(matrices.matrix_exp, x) end
+  if core.is_autocast_enabled() then return full_precision.call(matrices.matrix_exp, x) end
   if x:numel() == 0 then return ops.clone(x) end
   local halvings = core.no_grad(function()
     local norm = ops.amax(ops.sum(ops.abs(x), -2, {keepdim = true}), -1, {keepdim = true})

@@ -83,7 +83,7 @@ end)
 local AS_PRODUCT = 25 -- more rows are computed by matrix products, as in PyTorch
 
 -- Returns the distances of all rows; by_products: true to use a matrix product if p is 2.
-local function distances(x1, x2, p, by_products)
+local distances = full_precision.rounds_once(function(x1, x2, p, by_products)
   local dtype = x1.dtype
   if x1.device == "cpu" and dtype == x2.dtype and (dtype == "float32" or dtype == "float64") then
     return ops.row_distances(x1, x2, p, {by_products = by_products and p == 2})
@@ -93,7 +93,7 @@ local function distances(x1, x2, p, by_products)
   local squared = squares - ops.matmul(x1, ops.transpose(x2, -1, -2)) * 2
   local none = ops.le(squared, 0) -- sqrt has no gradient there
   return ops.masked_fill(ops.sqrt(ops.masked_fill(squared, none, 1)), none, 0)
-end
+end)
 
 --- Computes the p-norm distance between each pair of rows of x1 and x2.
 products.cdist = signature.of([[cdist(x1: tensor, x2: tensor, p: positive = 2,
@@ -103,7 +103,7 @@ products.cdist = signature.of([[cdist(x1: tensor, x2: tensor, p: positive = 2,
   floating(who, "x1", x1)
   floating(who, "x2", x2)
   if x1.dtype ~= x2.dtype then options.dtypes_differ(who, "x1", x1, "x2", x2) end
-  if core.is_autocast_enabled() then return full_precision(products.cdist, x1, x2, p, mode) end
+  if core.is_autocast_enabled() then return full_precision.call(products.cdist, x1, x2, p, mode) end
   if x1.ndim < 2 or x2.ndim < 2 or x1.shape[x1.ndim] ~= x2.shape[x2.ndim] then
     fail("%s: expected x1 [..., n, m] and x2 [..., r, m], got %s and %s", who, describe(x1), describe(x2))
   end

@@ -1,5 +1,6 @@
 --- Computes differences, quantiles, modes, distinct elements and counts, by other ops. Indices and labels count from 1.
 local core = require "luminary.core"
+local full_precision = require "luminary.base.full_precision"
 local options = require "luminary.base.options"
 local signature = require "luminary.base.signature"
 local movedim = require("luminary.tensor.shape_ops").movedim
@@ -79,9 +80,10 @@ local function quantile_of(x, rank, interpolation)
   local below = math.floor(rank)
   local function at(position) return (ops.kthvalue(x, position + 1, -1, {keepdim = true})) end
   if interpolation == "nearest" then return at(rank - below == 0.5 and below + below % 2 or math.floor(rank + 0.5)) end
-  if interpolation == "lower" or rank == below then return at(below) end
-  if interpolation == "higher" then return at(below + 1) end
-  return ops.lerp(at(below), at(below + 1), interpolation == "midpoint" and 0.5 or rank - below)
+  if interpolation == "lower" then return at(below) end
+  if interpolation == "higher" then return at(math.ceil(rank)) end
+  local low = at(below) -- at its rank an infinity is NaN, as in PyTorch
+  return ops.lerp(low, rank == below and low or at(below + 1), interpolation == "midpoint" and 0.5 or rank - below)
 end
 
 -- Returns the quantiles q, a list [m], of slices along the last dim: [..., m].
@@ -300,14 +302,16 @@ ordering.histc = signature.of("histc(x: tensor, bins: count = 100, min = 0, max 
     local min_value, max_value = ops.aminmax(values)
     low, high = min_value:item(), max_value:item()
   end
-  if low == high then low, high = low - 1, high + 1 end
+  local constant = low == high -- counts in the middle bin
+  if constant then low, high = low - 1, high + 1 end
   if not (low > -math.huge and high < math.huge and low <= high) then
     fail("%s: min and max must be finite and in ascending order, got %g and %g", who, low, high)
   end
   if high - low > (values.dtype == "float64" and 2 ^ 1022 or 2 ^ 127) then
     fail("%s: bins from %g to %g are out of the range of %s", who, low, high, values.dtype)
   end
-  local bin = (values - low):mul_(bins):div_(high - low):floor_():add_(1):clamp_(1, bins)
+  local bin = constant and ops.full_like(values, math.floor(bins / 2) + 1)
+    or (values - low):mul_(bins):div_(high - low):floor_():add_(1):clamp_(1, bins)
   if min ~= max then -- an additional bin counts values outside, and NaN
     local within = ops.logical_and(ops.ge(values, low), ops.le(values, high))
     bin:masked_fill_(ops.logical_not(within), bins + 1)
@@ -319,7 +323,7 @@ end)
 
 --- Computes the covariance matrix of the rows of x.
 ordering.cov = signature.of([[cov(x: tensor, correction: integer = 1, fweights: tensor?,
-  aweights: tensor?)]], function(x, correction, fweights, aweights)
+  aweights: tensor?)]], full_precision.rounds_once(function(x, correction, fweights, aweights)
   local who = "cov"
   if x.ndim > 2 then options.wrong_shape(who, "x", x, "[variables, observations]") end
   local rows = x.ndim < 2 and ops.reshape(x, {1, -1}) or x
@@ -341,14 +345,14 @@ ordering.cov = signature.of([[cov(x: tensor, correction: integer = 1, fweights: 
   divisor = core.is_tensor(divisor) and ops.clamp(divisor, 0) or math.max(divisor, 0)
   local c = ops.mm(weights and away * weights or away, ops.t(away)) / divisor
   return rows.shape[1] == 1 and ops.reshape(c, {}) or c
-end)
+end))
 
 --- x:corrcoef(): Computes the matrix of Pearson's correlation coefficients of the rows of x.
-function ordering.corrcoef(x)
+ordering.corrcoef = full_precision.rounds_once(function(x)
   local c = ordering.cov(a_tensor("corrcoef", x))
   if c.ndim == 0 then return c / c end
   local deviation = ops.sqrt(ops.diagonal(c))
   return ops.clamp(c / ops.unsqueeze(deviation, 2) / deviation, -1, 1)
-end
+end)
 
 return options.exact_all(ordering)

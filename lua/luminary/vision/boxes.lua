@@ -21,12 +21,20 @@ options.kind("boxes_of_dims", "tensor", function(who, name, v)
   return v
 end)
 
+-- Returns boxes in a dtype that holds their areas, as torchvision does: float32 at least, or int32; with `float`
+-- always floating.
+local function upcast(boxes, float)
+  if boxes.dtype == "float64" or not float and boxes.dtype == "int64" then return boxes end
+  return boxes:to((float or boxes:is_floating_point()) and "float32" or "int32")
+end
+
 local function side(boxes, i) return boxes:select(2, i) end
 
 -- ---- areas and intersections
 
 --- Computes the area of boxes.
 vision.box_area = signature.of("box_area(boxes: boxes)", function(boxes)
+  boxes = upcast(boxes)
   return (side(boxes, 3) - side(boxes, 1)) * (side(boxes, 4) - side(boxes, 2))
 end)
 
@@ -46,18 +54,16 @@ local function inter_union(a, b)
   return inter, vision.box_area(a):unsqueeze(2) + vision.box_area(b) - inter
 end
 
-local function floating(v) return v:is_floating_point() and v or v:float() end
-
 --- Computes the intersection over union (IoU, Jaccard index) of all pairs of two sets of boxes.
 vision.box_iou = signature.of("box_iou(boxes1: boxes, boxes2: boxes)", function(a, b)
-  local inter, union = inter_union(floating(a), floating(b))
+  local inter, union = inter_union(upcast(a, true), upcast(b, true))
   return inter / union
 end)
 
 --- Computes the generalized intersection over union of all pairs of two sets of boxes. Rezatofighi et al.,
 --- "Generalized Intersection over Union", 2019.
 vision.generalized_box_iou = signature.of("generalized_box_iou(boxes1: boxes, boxes2: boxes)", function(a, b)
-  local first, second = floating(a), floating(b)
+  local first, second = upcast(a, true), upcast(b, true)
   local inter, union = inter_union(first, second)
   local hull = shared(first, second, true)
   return inter / union - (hull - union) / hull
@@ -118,11 +124,11 @@ end)
 --- Performs non-maximum suppression of boxes separately for each class.
 vision.batched_nms = signature.of([[batched_nms(boxes: boxes, scores: tensor, idxs: tensor,
   iou_threshold: number)]], function(boxes, scores, idxs, threshold)
-  boxes = boxes:detach()
   check_scores("batched_nms", boxes, scores)
+  boxes = upcast(boxes:detach(), true) -- offsets of many classes leave half precision
   check_each("batched_nms", boxes, "idxs", idxs)
   if boxes.shape[1] == 0 then return ops.empty({0}, {device = boxes.device, dtype = "int64"}) end
-  local apart = idxs:to(boxes.dtype) * (ops.amax(boxes) + 1) -- separates boxes of different classes
+  local apart = idxs:to(boxes.dtype) * (ops.amax(boxes) - ops.amin(boxes) + 1) -- separates boxes of different classes
   return vision.nms(boxes + apart:unsqueeze(2), scores, threshold)
 end)
 
@@ -165,13 +171,14 @@ end)
 local function line_of(start, each, bins, samples, counts, size)
   local how = {device = start.device, dtype = start.dtype}
   local bin, sample = ops.arange(bins, how):view(1, bins, 1), ops.arange(samples, how)
-  local at = start + bin * each + (sample + 0.5) * each / counts
+  local divisor = counts:clamp(1)
+  local at = start + bin * each + (sample + 0.5) * each / divisor
   local inside = ops.logical_and(ops.logical_and(ops.ge(at, -1), ops.le(at, size)), ops.lt(sample, counts))
   at = at:clamp(0)
   local low = ops.floor(at):clamp(nil, size - 1)
   local part = ops.where(ops.ge(low, size - 1), 0, at - low)
   local indices = ops.stack({low, (low + 1):clamp(nil, size - 1)}, -1)
-  local weight = ops.where(inside, 1, 0):to(how) / counts
+  local weight = ops.where(inside, 1, 0):to(how) / divisor
   return indices, ops.stack({weight * (1 - part), weight * part}, -1)
 end
 
@@ -198,7 +205,7 @@ vision.roi_align = signature.by_name("roi_align(" .. pooled .. ", sampling_ratio
     if not a.aligned then extent = extent:clamp(1) end
     local counts, samples = ops.full_like(start, a.sampling_ratio), a.sampling_ratio
     if samples < 1 then
-      counts = ops.ceil(extent / bins):clamp(1)
+      counts = ops.ceil(extent / bins) -- 0 of a box without size, whose result is 0
       samples = math.max(1, ops.amax(counts):item())
     end
     if samples ~= samples or samples > 4096 then

@@ -18,7 +18,7 @@ typedef struct method {
 } method;
 
 typedef struct reduction {
-  lm_reduce_plan plan;
+  lm_reduce_plan plan, wide; /* wide: the plan in double, if wide.data is set: for powers that leave float's range */
   lm_tensor *out;
   method by;
   lm_total p; /* the op's parameter, which is the first fold's too */
@@ -120,12 +120,21 @@ static void write_unit(const reduction *r, const lm_reduce_unit *u, lm_total *to
   loops->store[d](r->out->data + u->out * (int64_t)lm_dtype_size(d), u->o_step, total, u->cols);
 }
 
+static bool leaves_float(lm_total total) { return isinf(total.f) || total.f < 1e-30; }
+
 static void whole_unit(const reduction *r, int64_t unit) {
   lm_reduce_unit u = lm_reduce_unit_at(&r->plan, unit);
   lm_total total[LM_REDUCE_COLS];
   LM_LARGE(lm_total, c, LM_REDUCE_COLS);
   for (int j = 0; j < u.cols; j++) c[j] = r->p;
   fold_part(&r->plan, r->by.first, &u, 0, c, total);
+  bool again = false;
+  for (int j = 0; r->wide.data && j < u.cols; j++) again = again || leaves_float(total[j]);
+  if (again) {
+    LM_LARGE(lm_total, wide, LM_REDUCE_COLS);
+    fold_part(&r->wide, r->by.first, &u, 0, c, wide);
+    for (int j = 0; j < u.cols; j++) total[j] = leaves_float(total[j]) ? wide[j] : total[j];
+  }
   if (r->by.middle) {
     for (int j = 0; j < u.cols; j++) {
       c[j] = total[j];
@@ -169,6 +178,9 @@ static lm_status in_parts(const reduction *r) {
   LM_WORKSPACE(lm_total, c, kept);
   for (int64_t i = 0; i < kept; i++) c[i] = r->p;
   all_parts(p, r->by.first, c, scratch);
+  bool again = false;
+  for (int64_t i = 0; r->wide.data && i < kept; i++) again = again || leaves_float(scratch[i]);
+  if (again) all_parts(&r->wide, r->by.first, c, scratch);
   if (r->by.middle) {
     for (int64_t i = 0; i < kept; i++) {
       c[i] = scratch[i];
@@ -268,6 +280,10 @@ lm_status lm_cpu_reduce(const void *args, lm_tensor *const *out) {
   lm_reduce_plan_batch(&r.plan);
   if ((r.by.first == LM_REDUCE_MAX || r.by.first == LM_REDUCE_MIN) && r.plan.compute == LM_I64) {
     lm_reduce_plan_compute(&r.plan, narrowest(a->x->dtype));
+  }
+  if (r.by.finish == finish_norm && r.plan.compute == LM_F32) {
+    r.wide = r.plan;
+    lm_reduce_plan_compute(&r.wide, LM_F64);
   }
   if (r.plan.kept_count == 0) return LM_OK;
   if (r.plan.parts > 1) return in_parts(&r);

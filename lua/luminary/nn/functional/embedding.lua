@@ -130,15 +130,22 @@ local embedding_bag = signature.of([[embedding_bag(index: tensor, weight: tensor
   local like = {dtype = weight.dtype, device = weight.device}
   local none = ops.zeros({bags, weight.shape[2]}, like)
   local rows = embedding(line_kept, weight, {scale_grad_by_freq = o.scale_grad_by_freq})
-  if o.mode == "max" then
+  if o.mode == "max" then -- the first of equal maxima has the gradient; index 1 is a row of zeros for empty bags
     local where = ops.expand(ops.unsqueeze(bag_kept, 2), rows.shape)
-    return ops.scatter_reduce(none, 1, where, rows, "amax", {include_self = false})
+    local values, own = rows:detach(), {include_self = false}
+    local most = ops.gather(ops.scatter_reduce(none, 1, where, values, "amax", own), 1, where)
+    local after = ops.arange(2, rows.shape[1] + 2, {dtype = "int64", device = index.device}):unsqueeze(2)
+    local hit = ops.logical_or(ops.eq(values, most), ops.isnan(values))
+    local at_hit = ops.where(hit, after, rows.shape[1] + 2)
+    local first = ops.scatter_reduce(ops.ones_like(none, {dtype = "int64"}), 1, where, at_hit, "amin", own)
+    return ops.gather(ops.cat({ops.zeros({1, none.shape[2]}, like), rows}, 1), 1, first)
   end
   local sums = ops.index_add(none, 1, bag_kept, each and rows * ops.unsqueeze(of_kept(each), 2) or rows)
   if o.mode == "sum" then return sums end
   if index.ndim == 2 and not kept then return sums / math.max(index.shape[2], 1) end
-  local counts = ops.index_add(ops.zeros({bags}, like), 1, bag_kept, ops.ones(bag_kept.shape, like))
-  return sums / ops.unsqueeze(ops.clamp(counts, 1), 2)
+  local exact = {dtype = "float32", device = index.device} -- float16 counts to 2048
+  local counts = ops.index_add(ops.zeros({bags}, exact), 1, bag_kept, ops.ones(bag_kept.shape, exact))
+  return (sums / ops.unsqueeze(ops.clamp(counts, 1), 2)):to(weight.dtype)
 end)
 
 return options.exact_all {embedding = embedding, embedding_bag = embedding_bag}

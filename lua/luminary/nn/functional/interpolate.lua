@@ -27,7 +27,6 @@ local function from_one(index) return (index + 1):unsqueeze(1) end
 
 local function nearest(r)
   local how = {device = r.device, dtype = "float32"} -- float32 as in PyTorch: the rounding of .5 depends on it
-  if r.size == r.out then return from_one(ops.arange(r.size, {device = r.device, dtype = "int64"}):unsqueeze(1)) end
   local at = ops.arange(r.out, how)
   if r.mode == "nearest-exact" then at = at + 0.5 end
   return from_one(ops.floor(at * r.scale):clamp(nil, r.size - 1):to("int64"):unsqueeze(1))
@@ -161,10 +160,15 @@ local function interpolate(who, a)
     a.x = x:to "float32"
     return ops.round(interpolate(who, a)):clamp(0, 255):to "uint8"
   end
+  if n > 1 and x:element_size() == 2 and not a.mode:find "^nearest" then -- each dim would round
+    a.x = x:to "float32"
+    return interpolate(who, a):to(x.dtype)
+  end
   local last = sizes.is_channels_last(x)
   local done = false
+  local copies = a.mode:find "linear$" or a.antialias or a.mode == "nearest" and n == 2 -- equal sizes, as PyTorch
   local function resize(i)
-    if list[i].out == list[i].size and list[i].scale == 1 then return end
+    if list[i].out == list[i].size and (copies or list[i].scale == 1) then return end
     x, done = resized(x, 2 + i, list[i], last), true
   end
   for i = 1, n do -- shrink first, so that later dims have less work

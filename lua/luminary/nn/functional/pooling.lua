@@ -2,6 +2,7 @@
 --- first and then their columns, since windows are boxes.
 local core = require "luminary.core"
 local lists = require "luminary.base.lists"
+local full_precision = require "luminary.base.full_precision"
 local options = require "luminary.base.options"
 local signature = require "luminary.base.signature"
 require "luminary.nn.functional.sizes" -- defines the kinds of its arguments
@@ -234,11 +235,13 @@ local function lp_pool(who, n, mean)
     .. "stride = kernel_size, ceil_mode = false)"):format(who, n, n), function(a)
     if a.norm_type == 0 then fail("%s: norm_type must not be 0", who) end
     check_windows(who, a)
-    local window = lists.product(a.kernel_size) -- elements
-    local square = a.norm_type == 2 -- faster than a power
-    local y = mean(square and ops.square(a.x) or ops.pow(a.x, a.norm_type), a.kernel_size, a.stride, 0, a.ceil_mode)
-    y = ops.sign(y) * ops.relu(ops.abs(y)) * window
-    return square and ops.sqrt(y) or y ^ (1 / a.norm_type)
+    return full_precision.rounds_once(function(x)
+      local window = lists.product(a.kernel_size) -- elements
+      local square = a.norm_type == 2 -- faster than a power
+      local y = mean(square and ops.square(x) or ops.pow(x, a.norm_type), a.kernel_size, a.stride, 0, a.ceil_mode)
+      y = ops.sign(y) * ops.relu(ops.abs(y)) * window
+      return square and ops.sqrt(y) or y ^ (1 / a.norm_type)
+    end)(a.x)
   end)
 end
 

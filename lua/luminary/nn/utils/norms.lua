@@ -91,7 +91,8 @@ end
 function SpectralNorm:forward(w)
   if w.ndim == 1 then return w / w:norm():clamp(self.eps) end
   local m = self:as_matrix(w)
-  if self.training then core.no_grad(function() self:iterate(m:detach(), self.n_power_iterations) end) end
+  local _, again = core.is_checkpointing() -- backward needs the vectors of the first run
+  if self.training and not again then core.no_grad(function() self:iterate(m:detach(), self.n_power_iterations) end) end
   local u, v = self._u:clone(), self._v:clone()
   return w / (u * m:matmul(v)):sum()
 end

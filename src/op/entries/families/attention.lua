@@ -84,6 +84,9 @@ op("scaled_dot_product_attention(query, key, value, attn_mask?, dropout_p: numbe
 -- mask alone decides: scores are not examined.
 op "attention_weights(query, key, attn_mask?, is_causal = false, scale: number?)" {
   forms = {
+    {when = "is_half(query) && on_cpu(query)", -- on a GPU half-precision products are many times faster
+      "wide_mask = given(attn_mask) ? widened(attn_mask) : nil",
+      "in_dtype_of(attention_weights(widened(query), widened(key), wide_mask, is_causal, scale), query)"},
     {when = "!given(attn_mask) && size_of(key)[-2] > 0",
       "scores = matmul(query * scale_of(scale, query), transpose(key, -2, -1))",
       "softmax(is_causal ? scores + triu(zeros_of(scores, [size_of(query)[-2], size_of(key)[-2]]) - inf, 1) : scores, "
@@ -165,7 +168,7 @@ op("attention_backward(grad, query, key, value, out, log_sum, attn_mask?, is_cau
     "in_dtype_of(summed_heads(matmul(transpose(left, -2, -1), grads), groups), query)",
   },
   flops = "(6 * numel_of(query) + 4 * numel_of(grad)) * size_of(key)[-2]",
-  internal = true, help = "gradients of attention: query, key, value",
+  widens = true, internal = true, help = "gradients of attention: query, key, value",
 }
 op "attention_draw(query, key)" {
   operands = {"query: [from..., L, E] strided", "key: [to..., S, D] strided"}, results = {"draw: [2] int64"},

@@ -110,6 +110,7 @@ op("cross_entropy(x, target, weight?, {ignore_index: int = -100, label_smoothing
       .. ": sum(distance) / (reduction == 'mean' ? numel_of(logp) / classes : 1)",
     "ndim_of(x) == 1 && reduction == 'none' ? reshape(loss, []) : loss",
   },
+  widens = true,
   autocast = "keep_result", help = "Computes the cross entropy between logits and targets, classes or probabilities.",
 }
 local same_or_warned = {
@@ -119,6 +120,7 @@ local same_or_warned = {
 op "mse_loss(x, target, {reduction: reduction = mean})" {
   needs = {same_or_warned},
   formula = "reduced(squared_difference(x, target), reduction)",
+  widens = true,
   autocast = "keep", help = "Computes the squared error between predictions and targets: (x - target)^2.",
 }
 local same_size = {"same_size(x, target)", "shapes of x and target must match, got {x} and {target}"}
@@ -129,7 +131,7 @@ op "binary_cross_entropy(x, target, weight?, {reduction: reduction = mean})" {
       .. "{least_of(x)} to {largest_of(x)}; use bce_with_logits for logits"}, -- logits would yield NaN
   },
   formula = {"loss = bce(x, target)", "reduced(given(weight) ? loss * weight : loss, reduction)"},
-  autocast = "banned_gpu",
+  widens = true, autocast = "banned_gpu",
   help = "Computes the binary cross entropy between probabilities and targets.",
 }
 op "bce_with_logits(x, target, weight?, {pos_weight?, reduction: reduction = mean})" {
@@ -138,7 +140,7 @@ op "bce_with_logits(x, target, weight?, {pos_weight?, reduction: reduction = mea
     "loss = bce_of_logits(x, target, given(pos_weight) ? pos_weight : 1)",
     "reduced(given(weight) ? loss * weight : loss, reduction)",
   },
-  autocast = "keep", help = "Computes the binary cross entropy between logits and targets.",
+  widens = true, autocast = "keep", help = "Computes the binary cross entropy between logits and targets.",
 }
 
 -- Differences of integers wrap around, as in PyTorch.
@@ -147,17 +149,18 @@ local absolute = "reduced(is_float(x) || is_float(target) ? absolute_difference(
 op "l1_loss(x, target, {reduction: reduction = mean})" {
   needs = {same_or_warned},
   formula = absolute,
-  autocast = "keep", help = "Computes the absolute error between predictions and targets: |x - target|.",
+  widens = true, autocast = "keep", help = "Computes the absolute error between predictions and targets: |x - target|.",
 }
 op "huber_loss(x, target, {delta: number = 1, reduction: reduction = mean})" {
   needs = {same_or_warned, {"delta > 0", "delta must be above 0, got {delta}"}},
   formula = "reduced(huber(x, target, delta), reduction)",
-  autocast = "keep",
+  widens = true, autocast = "keep",
   help = "Computes the Huber loss: a squared error where it is below delta, and a scaled absolute error elsewhere.",
 }
 op "smooth_l1_loss(x, target, {beta: number = 1, reduction: reduction = mean})" {
   needs = {same_or_warned, {"beta >= 0", "beta must be at least 0, got {beta}"}},
   formula = ("beta == 0 ? %s : reduced(huber(x, target, beta), reduction) / beta"):format(absolute),
+  widens = true,
   autocast = "keep", help = "Computes a squared error where it is below beta, and an absolute error elsewhere.",
 }
 op "kl_div(x, target, {log_target = false, reduction: divergence_reduction = mean})" {
@@ -165,7 +168,7 @@ op "kl_div(x, target, {log_target = false, reduction: divergence_reduction = mea
     "loss = log_target ? exp(target) * (target - x) : relative_entropy(x, target)",
     "reduction == 'batchmean' ? sum(loss) / (ndim_of(x) > 0 ? size_of(x)[1] : 1) : reduced(loss, reduction)",
   },
-  autocast = "keep",
+  widens = true, autocast = "keep",
   help = "Computes the Kullback-Leibler divergence loss of log-probabilities and target probabilities.",
 }
 op "poisson_nll_loss(x, target, log_input = true, full = false, {eps: number = 1e-8, reduction: reduction = mean})" {
@@ -174,7 +177,7 @@ op "poisson_nll_loss(x, target, log_input = true, full = false, {eps: number = 1
     "stirling = full ? target * log(target) - target + log(target * 6.283185307179586) * 0.5 : nil",
     "reduced(full ? loss + masked_fill(stirling, target <= 1, 0) : loss, reduction)",
   },
-  autocast = "keep",
+  widens = true, autocast = "keep",
   help = "Computes the negative log likelihood of target counts under a Poisson distribution.",
 }
 op "gaussian_nll_loss(x, target, var: scalar, full = false, eps: number = 1e-6, reduction: reduction = mean)" {
@@ -188,12 +191,12 @@ op "gaussian_nll_loss(x, target, var: scalar, full = false, eps: number = 1e-6, 
     "loss = gaussian_nll(x, target, shaped, eps)",
     "reduced(full ? loss + 0.9189385332046727 : loss, reduction)",
   },
-  autocast = "keep",
+  widens = true, autocast = "keep",
   help = "Computes the negative log likelihood of targets under a normal distribution.",
 }
 op "soft_margin_loss(x, target, {reduction: reduction = mean})" {
-  formula = "-reduced(log_sigmoid(target * x), reduction)",
-  autocast = "keep", help = "Computes the logistic loss of two classes: log(1 + e^(-target * x)).",
+  formula = "-reduced(log_sigmoid(target * (is_float(x) ? x : x / 1)), reduction)", -- integers may wrap around
+  widens = true, autocast = "keep", help = "Computes the logistic loss of two classes: log(1 + e^(-target * x)).",
 }
 op "hinge_embedding_loss(x, target, margin: number = 1, reduction: reduction = mean)" {
   formula = {
@@ -201,6 +204,7 @@ op "hinge_embedding_loss(x, target, margin: number = 1, reduction: reduction = m
     "apart = lacking <= 0 ? 0 : lacking",
     "reduced((target == 1 ? 0 : apart) + (target == -1 ? 0 : x), reduction)",
   },
+  widens = true,
   autocast = "keep", help = "Computes a loss of distances: x where target is 1, max(0, margin - x) where it is -1.",
 }
 op "margin_ranking_loss(x1, x2, target, margin: number = 0, reduction: reduction = mean)" {
@@ -213,6 +217,7 @@ op "margin_ranking_loss(x1, x2, target, margin: number = 0, reduction: reduction
     "lacking = floats ? nil : neg(target * (x1 - x2)) / 1 + margin", -- floating, as in PyTorch
     "reduced(floats ? ranking_margin(x1, x2, target, margin) : lacking <= 0 ? 0 : lacking, reduction)",
   },
+  widens = true,
   autocast = "keep", help = "Computes a ranking loss of pairs of scores: max(0, -target * (x1 - x2) + margin).",
 }
 op "cosine_similarity(x1, x2, dim: dim? = 1, eps: number = 1e-8)" {
@@ -226,7 +231,7 @@ op "cosine_similarity(x1, x2, dim: dim? = 1, eps: number = 1e-8)" {
     "length2 = norm2 < eps ? norm2 - detach(norm2) + eps : norm2",
     "squeeze(sum(first * (second / length2), [dim], true) / length1, [dim])",
   },
-  autocast = "keep",
+  widens = true, autocast = "keep",
   help = "Returns the cosine similarity of x1 and x2 along a dim.",
 }
 op "cosine_embedding_loss(x1, x2, target, margin: number = 0, reduction: reduction = mean)" {
@@ -237,20 +242,21 @@ op "cosine_embedding_loss(x1, x2, target, margin: number = 0, reduction: reducti
         .. "{target}"},
   },
   formula = {
-    "square1 = is_float(x1) ? square(norm(x1, 2, [-1])) : sum(square(x1), [-1])",
-    "square2 = is_float(x2) ? square(norm(x2, 2, [-1])) : sum(square(x2), [-1])",
-    "lengths = (square1 + 1e-12) * (square2 + 1e-12)",
-    "cosine = sum(x1 * x2, [-1]) / sqrt(lengths)",
+    "first = is_float(x1) ? x1 : x1 / 1", -- squares of small integers would wrap around
+    "second = is_float(x2) ? x2 : x2 / 1",
+    "lengths = (square(norm(first, 2, [-1])) + 1e-12) * (square(norm(second, 2, [-1])) + 1e-12)",
+    "cosine = sum(first * second, [-1]) / sqrt(lengths)",
     "over = cosine - margin",
     "reduced((target == 1 ? 1 - cosine : 0) + (target == -1 ? (over <= 0 ? 0 : over) : 0), reduction)",
   },
-  autocast = "keep", help = "Computes a loss of pairs of vectors from their cosine similarity.",
+  widens = true, autocast = "keep", help = "Computes a loss of pairs of vectors from their cosine similarity.",
 }
 op "pairwise_distance(x1, x2, p: number = 2, eps: number = 1e-6, keepdim = false)" {
   formula = {
     "apart = is_float(x1) || is_float(x2) ? shifted_difference(x1, x2, eps) : (x1 - x2) / 1 + eps",
     "norm(apart, p, [-1], keepdim)",
   },
+  widens = true, autocast = "keep_gpu",
   help = "Computes the pairwise distance of vectors: the p-norm of x1 - x2 + eps.",
 }
 op("triplet_margin_loss(anchor, positive, negative, margin: number = 1, p: number = 2, eps: number = 1e-6, "
@@ -267,7 +273,7 @@ op("triplet_margin_loss(anchor, positive, negative, margin: number = 1, p: numbe
     "lacking = near - far + margin",
     "reduced(lacking <= 0 ? 0 : lacking, reduction)",
   },
-  autocast = "keep",
+  widens = true, autocast = "keep",
   help = "Computes a triplet loss: max(0, d(anchor, positive) - d(anchor, negative) + margin).",
 }
 op "multi_margin_loss(x, target, p: int = 1, margin: number = 1, weight?, {reduction: reduction = mean})" {
@@ -292,7 +298,7 @@ op "multi_margin_loss(x, target, p: int = 1, margin: number = 1, weight?, {reduc
     "loss = given(weight) ? summed * index_select(weight, 0, squeeze(labels, [1])) : summed",
     "reduced(reshape(loss, size_of(target)), reduction)",
   },
-  autocast = "keep",
+  widens = true, autocast = "keep",
   help = "Computes a multi-class hinge loss between scores and target classes.",
 }
 op "multilabel_soft_margin_loss(x, target, weight?, {reduction: reduction = mean})" {
@@ -302,7 +308,7 @@ op "multilabel_soft_margin_loss(x, target, weight?, {reduction: reduction = mean
     "loss = sum(given(weight) ? each * weight : each, [-1]) / size_of(x)[-1]",
     "reduced(loss, reduction)",
   },
-  autocast = "keep",
+  widens = true, autocast = "keep",
   help = "Computes a multi-label loss: the binary cross entropy of logits, averaged over the classes.",
 }
 -- y1 holds the logarithms of alpha, [N, T, 2 * longest + 1].

@@ -85,7 +85,7 @@ op("batch_norm_backward(grad, x, weight?, save_mean?, save_invstd?, running_mean
     "sum(grad * xhat, dims)",
     "sum(grad, dims)",
   },
-  internal = true, help = "gradients of batch_norm: x, weight, bias",
+  widens = true, internal = true, help = "gradients of batch_norm: x, weight, bias",
 }
 op("batch_norm_relu(x, running_mean?, running_var?, weight?, bias?, addend?, {training = false, "
   .. "momentum: number = 0.1, eps: number = 1e-5, max: number = inf, num_batches_tracked?})") {
@@ -121,7 +121,7 @@ op("batch_norm_relu_backward(grad, x, y?, weight?, bias?, save_mean, save_invstd
     "sum(masked * xhat, dims)",
     "sum(masked, dims)",
     "given(y) ? masked : nil",
-  }, internal = true,
+  }, widens = true, internal = true,
   help = "gradients of batch_norm_relu: x, weight, bias, addend; y is its result, nil if there was no addend; then "
     .. "the fourth is nil too; more: to be added to grad, on a GPU; mask: what a GPU reads for y",
 }
@@ -144,7 +144,7 @@ op "layer_norm_backward(grad, x, normalized_shape: size, save_mean, save_rstd, w
     "first > 0 ? sum(grad * xhat, range(0, first)) : grad * xhat",
     "first > 0 ? sum(grad, range(0, first)) : grad",
   },
-  internal = true, help = "gradients of layer_norm: x, weight, bias",
+  widens = true, internal = true, help = "gradients of layer_norm: x, weight, bias",
 }
 op "rms_norm_rows(x, normalized_shape: size, weight?, eps: number = 1e-5)" {
   kernel = "row_norm(x, normalized_shape, weight, nil, eps, false)", hidden = 2,
@@ -163,7 +163,7 @@ op "rms_norm_rows_backward(grad, x, normalized_shape: size, save_rstd, weight?, 
     "rstd * (wg - xhat * mean(wg * xhat, dims, true))",
     "first > 0 ? sum(grad * xhat, range(0, first)) : grad * xhat",
   },
-  internal = true, help = "gradients of rms_norm_rows: x, weight",
+  widens = true, internal = true, help = "gradients of rms_norm_rows: x, weight",
 }
 op "rms_norm(x, normalized_shape: size, weight?, eps: number?)" {
   needs = {
@@ -217,7 +217,7 @@ op "grouped_norm_backward(grad, x, num_groups: int, save_mean, save_invstd, weig
     "sum(grad * reshape(xhat, size_of(x)), dims)",
     "sum(grad, dims)",
   },
-  internal = true, help = "gradients of grouped_norm: x, weight, bias",
+  widens = true, internal = true, help = "gradients of grouped_norm: x, weight, bias",
 }
 op "group_norm(x, num_groups: int, weight?, bias?, eps: number = 1e-5)" {
   needs = {

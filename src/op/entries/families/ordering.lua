@@ -92,6 +92,9 @@ op "nansum(x, dim: dims?, keepdim = false, {dtype: dtype?})" {
 }
 op "nanmean(x, dim: dims?, keepdim = false, {dtype: dtype?})" {
   needs = {{"is_float(x)", "x must be floating point, got {dtype_of(x)}; convert it with :float()"}},
+  forms = { -- a half-precision sum may overflow where the mean does not
+    {when = "is_half(x) && dtype < 0", "in_dtype_of(nanmean(widened(x), dim, keepdim), x)"},
+  },
   formula = "nansum(x, dim, keepdim, dtype) / sum(x == x, dim, keepdim)",
   help = "Computes the mean of the elements that are not NaN, over dim or of all.",
 }

@@ -40,10 +40,10 @@ op "linear(x, weight, bias: scalar?)" {
           "expected x to have shape [*, {size_of(weight)[1]}] for weight of {weight}, got {x}"},
         {"ndim_of(bias) == 0", "bias must be a number or a 0-d tensor for 1-d weight, got shape {bias}"},
       },
-      "y = squeeze(linear(x, unsqueeze(weight, 0)), -1)",
-      "given(bias) ? y + bias : y",
+      "squeeze(linear(x, unsqueeze(weight, 0), given(bias) ? reshape(in_dtype_of(bias, x), [1]) : nil), -1)",
     },
-    {when = "given(bias) && ndim_of(bias) == 0", "linear(x, weight) + bias"},
+    {when = "given(bias) && ndim_of(bias) == 0",
+      "linear(x, weight, expand(in_dtype_of(bias, x), [size_of(weight)[1]]))"},
   },
   flops = "2 * numel_of(y) * size_of(x)[-1]",
   help = "Applies a linear transformation: x times weight transposed, plus bias.",
@@ -108,11 +108,7 @@ op "outer(x, other)" {
   help = "Computes the outer product of two vectors.",
 }
 op "addmv(input, x, vec, {beta: number = 1, alpha: number = 1})" {
-  formula = {
-    "times_product = cut_for(x, alpha)", "times_input = cut_for(x, beta)",
-    "product = times_product == 1 ? mv(x, vec) : mv(x, vec) * times_product",
-    "times_input == 0 ? product : add(product, input, times_input)",
-  },
+  formula = "squeeze(addmm(ndim_of(input) > 0 ? unsqueeze(input, -1) : input, x, unsqueeze(vec, 1), beta, alpha), -1)",
   autocast = "lower",
   help = "Computes beta * input + alpha * x times vec, for a matrix and a vector.",
 }
@@ -132,12 +128,13 @@ local batches = {
 }
 op "baddbmm(input, x, other, {beta: number = 1, alpha: number = 1})" {
   needs = {batches},
-  formula = {
-    "times_product = cut_for(x, alpha)", "times_input = cut_for(x, beta)",
-    "product = bmm(times_product == 1 ? x : x * times_product, other)",
-    "times_input == 0 ? product : add(product, input, times_input)",
+  kernel = "product(x, other, input, false, beta, alpha)",
+  grad = {
+    input = "scaled(g, beta)", x = "scaled(bmm(g, transpose(other, 1, 2)), alpha)",
+    other = "scaled(bmm(transpose(x, 1, 2), g), alpha)",
   },
   autocast = "lower",
+  flops = "2 * numel_of(y) * size_of(x)[-1]",
   help = "Computes beta * input + alpha * bmm(x, other), for batches of matrices.",
 }
 op "addbmm(input, x, other, {beta: number = 1, alpha: number = 1})" {
@@ -149,9 +146,7 @@ op "addbmm(input, x, other, {beta: number = 1, alpha: number = 1})" {
   formula = { -- the batch is another dim to sum over
     "wide = reshape(transpose(x, 0, 1), [size_of(x)[2], size_of(x)[1] * size_of(x)[3]])",
     "tall = reshape(other, [size_of(x)[1] * size_of(x)[3], size_of(other)[3]])",
-    "times_product = cut_for(x, alpha)", "times_input = cut_for(x, beta)",
-    "product = mm(times_product == 1 ? wide : wide * times_product, tall)",
-    "times_input == 0 ? product : add(product, input, times_input)",
+    "addmm(input, wide, tall, beta, alpha)",
   },
   autocast = "lower",
   help = "Computes beta * input + alpha * the sum of the products of a batch of matrices.",
@@ -179,7 +174,7 @@ op "cross(x, other, dim: dim? = -1)" {
     "stack([x2 * y3 - x3 * y2, x3 * y1 - x1 * y3, x1 * y2 - x2 * y1], dim)",
   },
   grad = {x = "cross(other, g, dim)", other = "cross(g, x, dim)"},
-  help = "Computes the cross product of vectors along dim, of size 3.",
+  widens = true, help = "Computes the cross product of vectors along dim, of size 3.",
 }
 
 -- Returns the gradient for x of distances from `other`; g and y are [..., rows of x, rows of other]. As norm's, except
@@ -191,12 +186,13 @@ local function distances_grad(x, other, g, y)
     "share = masked_fill(g1, none, 0) / masked_fill(y1, none, 1)",
     ("d = p == 1 || p == 2 ? nil : unsqueeze(%s, -2) - unsqueeze(%s, -3)"):format(x, other),
     "hit = p == inf ? abs(d) == unsqueeze(y1, -1) : nil",
-    "power = p == 0 || p == 1 || p == 2 || p == inf ? nil : pow(masked_fill(abs(d), unsqueeze(none, -1), 1), p - 1)",
+    "power = p == 0 || p == 1 || p == 2 || p == inf ? nil "
+      .. ": pow(masked_fill(abs(d), unsqueeze(none, -1), 1) / unsqueeze(masked_fill(y1, none, 1), -1), p - 1)",
     ("p == 0 ? zeros_like(%s) : p == 2 ? %s * sum(share, -1, true) - matmul(share, %s) "):format(x, x, other)
       .. (": p == 1 ? row_distances_backward(g1, %s, %s) "):format(x, other)
       .. ": p == inf ? sum(where(hit, sign(d), 0) * unsqueeze(g1, -1), -2) "
       .. ": sum(sign(d) * (p < 1 ? masked_fill(power, d == 0, 0) : power) "
-      .. "* unsqueeze(masked_fill(g1 / pow(masked_fill(y1, none, 1), p - 1), none, 0), -1), -2)",
+      .. "* unsqueeze(masked_fill(g1, none, 0), -1), -2)",
   }
 end
 op "row_distances(x1, x2, p: number = 2, {by_products = false})" {

@@ -36,7 +36,7 @@ op "var(x, dim: dims?, unbiased = true, keepdim = false, {correction: number = 1
   },
   needs = {unbiased_or_correction},
   forms = {{when = "!unbiased", "var(x, dim, true, keepdim, 0)"}},
-  help = "Computes the variance over dim, or of all elements.",
+  widens = true, help = "Computes the variance over dim, or of all elements.",
 }
 op "std(x, dim: dims?, unbiased = true, keepdim = false, {correction: number = 1})" {
   needs = {unbiased_or_correction},
@@ -48,7 +48,7 @@ op "std(x, dim: dims?, unbiased = true, keepdim = false, {correction: number = 1
       "with_reduced_dims(share, dim, keepdim, size_of(x)) * (x - mean(x, dim, true))",
     },
   },
-  help = "Computes the standard deviation over dim, or of all elements.",
+  widens = true, help = "Computes the standard deviation over dim, or of all elements.",
 }
 op "norm(x, p: number = 2, dim: dims?, keepdim = false)" {
   kernel = "reduce(x, dim, keepdim, 'norm', p)",
@@ -58,14 +58,13 @@ op "norm(x, p: number = 2, dim: dims?, keepdim = false)" {
       "gk = with_reduced_dims(g, dim, keepdim, size_of(x))",
       "yk = with_reduced_dims(y, dim, keepdim, size_of(x))",
       "hit = p == inf || p == -inf ? abs(x) == yk : nil",
-      "power = p == 0 || p == 1 || p == 2 ? nil : pow(abs(x), p - 1)",
+      "power = p == 0 || p == 1 || p == 2 ? nil : pow(abs(x) / masked_fill(yk, yk == 0, inf), p - 1)",
       "p == 0 ? zeros_like(x) : p == 1 ? sign(x) * gk : p == 2 ? x * (gk / masked_fill(yk, yk == 0, inf)) "
         .. ": p == inf || p == -inf ? where(hit, sign(x), 0) * (gk / sum(hit, dim, true)) "
-        .. ": sign(x) * (p < 1 ? masked_fill(power, x == 0, 0) : power) "
-        .. "* masked_fill(gk / pow(yk, p - 1), yk == 0, 0)",
+        .. ": sign(x) * (p < 1 ? masked_fill(power, x == 0, 0) : power) * gk",
     },
   },
-  autocast = "keep_gpu",
+  widens = true, autocast = "keep_gpu",
   help = "Computes the p-norm over dim, or of all elements.",
 }
 op "logsumexp(x, dim: dims?, keepdim = false)" {
@@ -74,7 +73,7 @@ op "logsumexp(x, dim: dims?, keepdim = false)" {
     x = "expand_to(g, dim, keepdim, size_of(x)) "
       .. "* exp(x - expand_to(masked_fill(y, y == -inf, 0), dim, keepdim, size_of(x)))",
   },
-  autocast = "keep_gpu", help = "Computes the logarithm of the sum of e^x over dim, or of all elements.",
+  widens = true, autocast = "keep_gpu", help = "Computes the logarithm of the sum of e^x over dim, or of all elements.",
 }
 local extreme_grad = {
   x = {
@@ -148,10 +147,10 @@ op "softmax_backward(grad, y, dim: dim)" {
     grad = "softmax_backward(g, y, dim)",
     y = "g * (grad - sum(grad * y, dim, true)) - grad * sum(g * y, dim, true)",
   },
-  internal = true, help = "gradient of softmax from its result y",
+  widens = true, internal = true, help = "gradient of softmax from its result y",
 }
 op "log_softmax_backward(grad, y, dim: dim)" {
   kernel = "softmax_along(grad, y, dim, 'log_softmax_backward')",
   grad = {grad = "g - sum(g * exp(y), dim, true)", y = "-(g * exp(y) * sum(grad, dim, true))"},
-  internal = true, help = "gradient of log_softmax from its result y",
+  widens = true, internal = true, help = "gradient of log_softmax from its result y",
 }

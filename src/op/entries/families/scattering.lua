@@ -88,12 +88,19 @@ op "scatter_fold(x, dim: dim, index, src: scalar, how: fold = sum, include_self 
 -- ---- entries of a dim
 op "index_add(x, dim: dim, index, src, {alpha: number = 1})" {
   grad = {x = "g", src = "index_select(g, dim, index)"},
-  forms = {{when = "alpha != 1", "index_add(x, dim, index, src * alpha)"}},
+  forms = {
+    {when = "alpha != 1 && is_half(x)",
+      "in_dtype_of(index_add(widened(x), dim, index, widened(src) * alpha), x)"},
+    {when = "alpha != 1", "index_add(x, dim, index, src * alpha)"},
+  },
   help = "Returns a copy of x with alpha times the slices of src added at the indices of dim.",
 }
 op "index_add_(x, dim: dim, index, src, {alpha: number = 1})" {
   kind = "write",
   grad = {x = "g", src = "index_select(g, dim, index)"},
-  forms = {{when = "alpha != 1", "index_add_(x, dim, index, src * alpha)"}},
+  forms = {
+    {when = "alpha != 1 && is_half(x)", "copy_(x, index_add(x, dim, index, src, alpha))"},
+    {when = "alpha != 1", "index_add_(x, dim, index, src * alpha)"},
+  },
   help = "Adds alpha times the slices of src at the indices of dim, in place.",
 }
