@@ -240,3 +240,44 @@ describe("Fourier transforms", function()
     end
   end)
 end)
+
+describe("sums by index in half precision", function()
+  for _, dtype in ipairs { "float16", "bfloat16" } do
+    -- Returns the greatest difference from the sums in float64, in ulps at the greatest sum.
+    local function ulps(y, exact)
+      local ulp = dtype == "float16" and 2 ^ -10 or 2 ^ -7
+      return (y:double() - exact):abs():max():item() / (exact:abs():max():item() * ulp)
+    end
+
+    it("round once, of " .. dtype .. ", in a table of more entries than are named", function()
+      lm.manual_seed(3)
+      local index = lm.randint(1, 9, { 200 }):mul(5) -- each entry many times
+      for _, entry in ipairs { {}, { 1 }, { 7 }, { 3, 5 } } do
+        local src = lm.randn(200, unpack(entry)):to(dtype)
+        for _, x in ipairs { lm.randn(500, unpack(entry)):to(dtype), lm.randn(100, unpack(entry)):to(dtype) } do
+          local exact = x:double():index_add(1, index, src:double())
+          assert.is_true(ulps(x:index_add(1, index, src), exact) <= 1)
+          assert.is_true(ulps(lm.stack({ x, x }, -1):select(-1, 1):index_add(1, index, src), exact) <= 1) -- not contiguous
+        end
+      end
+      for _, padding in ipairs { 0, 10 } do
+        local weight, exact = lm.randn(500, 7):to(dtype):requires_grad_(), nil
+        local g = lm.randn(200, 7):to(dtype)
+        lm.nn.functional.embedding(index, weight, { padding_idx = padding }):backward(g)
+        exact = lm.zeros(500, 7, { dtype = "float64" })
+        exact:index_add_(1, index, g:double() * index:ne(padding):double():unsqueeze(2))
+        assert.is_true(ulps(weight.grad, exact) <= 1)
+      end
+    end)
+
+    it("need no copy of a " .. dtype .. " table in float32", function()
+      local weight = lm.zeros(20000, 16, { dtype = dtype }):requires_grad_()
+      local y = lm.nn.functional.embedding(lm.tensor({ 3, 19999, 3 }, { dtype = "int64" }), weight)
+      collectgarbage()
+      lm.reset_peak_memory_stats()
+      local before = lm.max_memory_allocated()
+      y:sum():backward()
+      assert.is_true(lm.max_memory_allocated() - before < 1.5 * 20000 * 16 * 2)
+    end)
+  end
+end)

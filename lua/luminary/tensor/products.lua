@@ -71,7 +71,7 @@ products.kron = signature.of("kron(a: tensor, b: tensor)", function(a, b)
   end
   a, b = ops.reshape(a, of_a), ops.reshape(b, of_b)
   local i, j = of_a[2 * n - 1], of_b[2 * n] -- the last dim's sizes; many short runs are expanded to it first
-  if n > 0 and j < 16 and a:numel() * b:numel() > 10000 and math.min(a:numel() / i, b:numel() / j) >= 4 then
+  if n > 0 and j < 64 and a:numel() * b:numel() > 10000 and math.min(a:numel() / i, b:numel() / j) >= 4 then
     of_a[2 * n], of_b[2 * n - 1] = j, i
     a, b = ops.contiguous(ops.expand(a, of_a)), ops.contiguous(ops.expand(b, of_b))
     of_a[2 * n - 1], of_a[2 * n], of_b[2 * n - 1], of_b[2 * n] = 1, i * j, 1, i * j

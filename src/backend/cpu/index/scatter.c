@@ -5,6 +5,7 @@
 
 #include "backend/cpu/index/indices.h"
 #include "backend/cpu/isa/index.h"
+#include "backend/cpu/isa/pointwise.h"
 #include "backend/cpu/nontemporal_copy.h"
 #include "base/large_array.h"
 #include "base/mem.h"
@@ -273,6 +274,56 @@ lm_status lm_cpu_scatter_along(const void *args, lm_tensor *const *out) {
   return close_sums(x, out[0]);
 }
 
+/* The entries of a half tensor that an index names, with their sums in float32. */
+typedef struct named_entries {
+  const lm_tensor *out;
+  const int64_t *entry; /* their indices in out, from 0 */
+  lm_tensor *sums;
+  bool back; /* true to round the sums to out, false to load them */
+} named_entries;
+
+static void move_entries(void *ctx, int64_t first, int64_t last) {
+  const named_entries *e = ctx;
+  const struct lm_pointwise_loops *loops = lm_pointwise_loops_of(LM_F32);
+  const int64_t width = e->out->stride[0];
+  for (int64_t i = first; i < last; i++) {
+    char *entry = e->out->data + (size_t)(e->entry[i] * width) * sizeof(uint16_t);
+    char *sums = e->sums->data + (size_t)(i * width) * sizeof(float);
+    if (e->back) {
+      lm_store_long(loops, e->out->dtype, sizeof(float), sums, entry, 1, width);
+    } else {
+      lm_load_long(loops, e->out->dtype, sizeof(float), sums, entry, 1, width);
+    }
+  }
+}
+
+/* Does what add_entries does for a contiguous half tensor and dim 0, with float32 sums of the named entries alone. */
+static lm_status add_to_named(lm_tensor *out, const lm_tensor *index, int64_t skipped, const lm_tensor *src) {
+  const int64_t n = index->numel, *at = (const int64_t *)index->data;
+  LM_OWNED *places = NULL, *sums = NULL;
+  LM_WORKSPACE(int64_t, entry, n);
+  LM_FREED int32_t *place_of = lm_calloc((size_t)out->size[0], sizeof *place_of); /* in sums, from 1 */
+  if (!place_of) return LM_E_OOM;
+  NEED(lm_tensor_empty_like(index, LM_I64, out->device, &places));
+  int64_t *place = (int64_t *)places->data, size[LM_MAX_DIMS], count = 0;
+  for (int64_t i = 0; i < n; i++) {
+    place[i] = 0;
+    if (at[i] == skipped) continue;
+    int32_t *of = &place_of[at[i] - 1];
+    if (*of == 0) entry[count] = at[i] - 1, *of = (int32_t)++count;
+    place[i] = *of;
+  }
+  memcpy(size, out->size, sizeof size);
+  size[0] = count;
+  NEED(lm_tensor_empty(LM_F32, out->device, out->ndim, size, LM_CONTIGUOUS, &sums));
+  named_entries e = {out, entry, sums, false};
+  const double work = (double)sums->numel;
+  NEED(lm_parallel(count, work, 0, move_entries, &e));
+  scatter_lines(sums, 0, places, (const int64_t[LM_MAX_DIMS]){1}, src->size, INT64_MAX, src, LM_FOLD_SUM);
+  e.back = true;
+  return lm_parallel(count, work, 0, move_entries, &e);
+}
+
 /* Adds src's entries to those of out that a 1-d index names; `skipped`: an index that is ignored, or 0. */
 static lm_status add_entries(const char *op, lm_tensor *out, int dim, const lm_tensor *index, int64_t skipped,
                              const lm_tensor *src) {
@@ -280,6 +331,9 @@ static lm_status add_entries(const char *op, lm_tensor *out, int dim, const lm_t
   int64_t i_stride[LM_MAX_DIMS] = {0};
   i_stride[dim] = 1;
   NEED(lm_cpu_check_indices(op, "index", index->numel, (const int64_t *)index->data, out->size[dim], NULL));
+  const bool half = out->dtype == LM_F16 || out->dtype == LM_BF16;
+  if (half && dim == 0 && index->numel < lm_min(out->size[0] / 2, INT32_MAX) && lm_is_contiguous(out))
+    return add_to_named(out, index, skipped, src);
   NEED(open_sums(out, &sums));
   scatter_lines(sums, dim, index, i_stride, src->size, skipped, src, LM_FOLD_SUM);
   return close_sums(sums, out);
