@@ -38,7 +38,7 @@ local function walk(who, path, v, make, beside, what, model)
   return out
 end
 
--- Returns the tensors of the tree v. `like`: a tree named `model`, whose keys v must have, and with `shapes` its shapes.
+-- Returns the tensors of the tree v. `like`: a tree named `model`, whose keys v must have, and shapes if `shapes`.
 local function leaves(who, path, v, like, model, shapes)
   local list = {}
   walk(who, path, like == nil and v or like, function(t, at, mine)
@@ -161,7 +161,8 @@ define("value_and_grad", function(grads, y) return {y, grads} end)
 
 -- Returns the one result of f, and a list of its tensors.
 local function single_result(who, ...)
-  if select("#", ...) > 1 then fail("%s: f must return one value, got %d; return them in a table", who, select("#", ...)) end
+  local n = select("#", ...)
+  if n > 1 then fail("%s: f must return one value, got %d; return them in a table", who, n) end
   return ..., leaves(who, "the result of f", (...))
 end
 
@@ -282,8 +283,8 @@ local function slices_of(args, in_dims)
       options.arg("vmap", at, t, "tensor")
       local n = t:size(options.arg("vmap", "in_dims of " .. at, dim, "integer"))
       if size and n ~= size then
-        fail("vmap: mapped dims must have the same size: %s has %d in dim %d, others %d; in_dims says false for what is "
-          .. "passed whole", at, n, dim, size)
+        fail("vmap: mapped dims must have the same size: %s has %d in dim %d, others %d; false in in_dims passes "
+          .. "an argument whole", at, n, dim, size)
       end
       size = n
     end
