@@ -66,7 +66,7 @@ variable "LM_CPU_LEVEL" {
 }
 variable "LM_CACHE_BYTES" {
   help = "The bytes of the last-level cache; results above a quarter go past it to memory, and while Lua's heap is "
-    .. "small its collector runs once for each quarter to half of it of new tensors",
+    .. "small its collector runs once for each eighth to quarter of it of new tensors",
   default = "the system's, at most 32 MB",
 }
 variable "LM_SAVE_TIMEOUT" {
