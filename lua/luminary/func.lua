@@ -247,18 +247,14 @@ local function jacrev(who, f, opts)
   end
 end
 
---- Returns a function that computes the Jacobian of f with respect to an argument.
-func.jacrev = signature.of("jacrev(f, {argnums: any = 1, has_aux = false})", function(f, opts)
-  return jacrev("jacrev", f, opts)
-end)
---- Returns a function that computes the Jacobian of f; the same as jacrev.
-func.jacfwd = signature.of("jacfwd(f, {argnums: any = 1, has_aux = false})", function(f, opts)
-  return jacrev("jacfwd", f, opts)
-end)
---- Returns a function that computes the Jacobian of f; the same as jacrev.
-func.jacobian = signature.of("jacobian(f, {argnums: any = 1, has_aux = false})", function(f, opts)
-  return jacrev("jacobian", f, opts)
-end)
+--- lm.func.jacrev(…): Returns a function that computes the Jacobian of f with respect to an argument.
+--- lm.func.jacfwd(…): Returns a function that computes the Jacobian of f; the same as jacrev.
+--- lm.func.jacobian(…): Returns a function that computes the Jacobian of f; the same as jacrev.
+for _, who in ipairs {"jacrev", "jacfwd", "jacobian"} do
+  func[who] = signature.of(who .. "(f, {argnums: any = 1, has_aux = false})", function(f, opts)
+    return jacrev(who, f, opts)
+  end)
+end
 
 --- Returns a function that computes the Hessian of f with respect to an argument.
 func.hessian = signature.of("hessian(f, {argnums: any = 1})", function(f, opts)

@@ -577,6 +577,31 @@ describe("what errors advise", function()
     end
   end)
 
+  it("is named where it is another thing here", function()
+    for path, hint in pairs {
+      ["lm.Tensor"] = "lm.empty(2, 3)", ["nn.attention"] = "scaled_dot_product_attention", ["lm.nested"] = "pad_sequence",
+      ["nn.utils.fusion"] = "fuse_conv_bn_eval", ["nn.utils.prune"] = "register_parametrization",
+      ["lm.autograd.forward_ad"] = "lm.func.jvp", ["F.multi_head_attention_forward"] = "nn.MultiheadAttention",
+      ["lm.sparse_coo_tensor"] = "index_put", ["lm.quantize_per_tensor"] = "lm.quantize(net)",
+      ["nn.UninitializedParameter"] = "nn.LazyLinear", ["lm.func.linearize"] = "lm.func.jvp",
+      ["lm.func.functionalize"] = "nothing is traced", ["lm.autograd.jacobian"] = "autograd.functional.jacobian",
+      ["optim.get_ema_multi_avg_fn"] = "AveragedModel", ["optim.swa_utils.get_ema_multi_avg_fn"] = "{decay = 0.999}",
+      ["lm.get_cosine_schedule_with_warmup"] = "get_scheduler", ["lm.deepcopy"] = "net:clone()",
+      ["lm.optim.lr_scheduler.get_cosine_schedule_with_warmup"] = "get_scheduler",
+      ["lm.EarlyStopping"] = "`luminary help early stopping`", ["lm.watch.EarlyStopping"] = "early stopping",
+      ["F.linear_sum_assignment"] = "lm.linear_sum_assignment", ["lm.from_dlpack"] = "x:data_ptr()",
+    } do
+      local at = ({ lm = lm, nn = nn, F = F, optim = optim })[path:match "^%w+"]
+      local ok, text = pcall(function()
+        for name in path:gmatch "%.([%w_]+)" do at = at[name] end
+      end)
+      assert.is_false(ok, path)
+      assert.matches(hint, text, 1, true)
+    end
+    local i, v = lm.tensor({ 1, 2, 1 }, { dtype = "int64" }), lm.ones(3) -- as the hint about sparse tensors says
+    assert.same({ { 2, 0 }, { 0, 1 } }, lm.zeros(2, 2):index_put({ i, i }, v, true):totable())
+  end)
+
   it("leads to sharded training from PyTorch's names of it", function()
     local net, parallel = nn.Linear(2, 2), nn.parallel
     for hint, f in pairs {

@@ -127,9 +127,8 @@ local function all_rows()
   return list
 end
 
--- Returns the tier of a match: 0 if a word is the name, 1 if all are words of the path, 1.5 for a synonym or
--- an acronym (ASGD), 2 if some are in the first sentence, 3 if some, of four letters or more, are a part of a word; else
--- nil.
+-- Returns the tier of a match: 0 if a word is the name, 1 if all are words of the path, 1.5 for a synonym or an acronym
+-- (ASGD), 2 if some are in the first sentence, 3 if some, of four letters or more, are a part of a word; else nil.
 local function tier_of(row, terms)
   local tier = 0
   for _, term in ipairs(terms) do
@@ -302,7 +301,8 @@ function search.lines(list)
   return table.concat(lines, "\n")
 end
 
---- Returns the line "See also: …" with other names with a query's word, or nil. `but`: the set of entries already shown.
+--- Returns the line "See also: …" with other names that have a query's words, or nil. `but`: the set of entries already
+--- shown.
 function search.see_also(query, but)
   local names, shown = {}, {}
   for each in pairs(but) do shown[entry.main(each)] = true end
