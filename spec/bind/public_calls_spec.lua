@@ -75,7 +75,7 @@ describe("an error has the called function's name, and not that of one within", 
   for problem, f in pairs {
     ["jacobian: f must be a function, got a tensor [2]"] = function() lm.autograd.functional.jacobian(x, x) end,
     ["hessian: f must be a function, got 3"] = function() lm.autograd.functional.hessian(3, x) end,
-    ["jacobian: the result of f must be a tensor, got 3"] = function()
+    ["jacobian: the result of f must be a tensor or a table of tensors, got 3"] = function()
       lm.func.jacobian(function() return 3 end)(x)
     end,
     ["asarray: unknown dtype 'flaot32'; did you mean 'float32'?"] = function()
