@@ -443,6 +443,22 @@ function help.ask(path)
   help.show(text or why)
 end
 
+-- Returns the dtype and place of a tensor, or the number of a module's parameters and their shapes; "" for others.
+local function details(value)
+  if core.is_tensor(value) then
+    return (", %s on %s%s"):format(value.dtype, value.device, value.requires_grad and ", requires_grad" or "")
+  elseif not options.is("module", value) then
+    return ""
+  end
+  local count, lines = 0, {}
+  for path, p in value:named_parameters() do
+    count = count + p:numel()
+    lines[#lines + 1] = ("\n  %s [%s]"):format(path, table.concat(p.shape, ", "))
+  end
+  return (", %d parameters in %d tensors%s%s"):format(count, #lines, table.concat(lines, "", 1, math.min(#lines, 20)),
+    #lines > 20 and "\n  …" or "")
+end
+
 --- Returns the text for a value called `name`; without a name, that of the public entry with the same value.
 function help.value(name, value)
   value = index.called(value)
@@ -457,7 +473,7 @@ function help.value(name, value)
   end
   local record = class.record(value)
   local text = record and explain(record.class.__name)
-  return ("%s is %s%s"):format(name, options.describe(value), text and "\n" .. text or "")
+  return ("%s is %s%s%s"):format(name, options.describe(value), details(value), text and "\n\n" .. text or "")
 end
 
 return options.exact_all(help)
