@@ -54,6 +54,12 @@ describe("README and docs #unsanitized", function()
     assert(#left_out <= MAX_NOT_RUN, table.concat(left_out, "\n"))
   end)
 
+  it("say the same of GPUs on the README and on the home page", function()
+    local function words(path) return (temp.read(path):gsub("%*", ""):gsub("%s+", " ")) end
+    local said = assert(words "README.md":match "On GPUs [%w ]+", "README.md: no sentence about GPUs")
+    assert(words "docs/index.md":find(said, 1, true), said .. " is not in docs/index.md")
+  end)
+
   it("are short", function()
     local long = {}
     for _, path in ipairs(pages) do

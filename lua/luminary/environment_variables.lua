@@ -66,7 +66,7 @@ variable "LM_CPU_LEVEL" {
 }
 variable "LM_CACHE_BYTES" {
   help = "The bytes of the last-level cache; results above a quarter go past it to memory, and while Lua's heap is "
-    .. "small its collector runs once for each quarter to half of it of new tensors",
+    .. "small its collector runs once for each eighth to quarter of it of new tensors",
   default = "the system's, at most 32 MB",
 }
 variable "LM_SAVE_TIMEOUT" {
@@ -113,12 +113,12 @@ variable "LM_LOG" {
     .. "tracebacks of `luminary FILE` and the prompt), all", carried = true,
 }
 variable "LM_PORT" {
-  help = "1: warn of mistakes in code ported from PyTorch that are not errors: a dim of 1, which is PyTorch's 0, for a "
-    .. "tensor of 2 dims or more, ids or labels that seem to count from 0, and the globals True, False and None; "
-    .. "lm.set_warnings(\"port\") does the same",
-  one_of = {"0", "1"}, default = "0", carried = true,
+  help = "1: warn of mistakes in code ported from PyTorch that are not errors: ids or labels that seem to count from 0, "
+    .. "the globals True, False and None, and once a dim of 1, which is PyTorch's 0, for a tensor of 2 dims or more; "
+    .. "lm.set_warnings(\"port\") does the same; 2: of each line with such a dim",
+  one_of = {"0", "1", "2"}, default = "0", carried = true,
   doctor_warning = {
-    {["1"] = true}, "note", "each op checks its arguments for dims and ids of PyTorch; this is slower",
+    {["1"] = true, ["2"] = true}, "note", "each op checks its arguments for dims and ids of PyTorch; this is slower",
   },
 }
 variable "LM_GUARD_BLOCKS" {

@@ -11,26 +11,62 @@ local pack = options.pack
 local ops, fail = core.ops, options.fail
 local func = {}
 
--- Replaces each floating tensor t of v, a tensor or a nested table of tensors, by make(t). Keys are visited in order.
-local function map_floating(who, v, make)
-  if core.is_tensor(v) then
-    if not core.is_floating_point(v) then fail("%s: expected a floating tensor, got %s", who, v.dtype) end
-    return make(v)
+-- Returns a tree with make(leaf, path, the part of `beside` at its keys) in place of each leaf of v. A tree is a plain
+-- table of trees, whose keys are visited in order; all else is a leaf. `beside` is a tree with keys of v, or one value
+-- for all leaves below it; false stands for absent parts, below which v is a leaf. `what` names it in errors. With
+-- `model`, the name of v in errors, `beside` has all keys of v, and `path` is that of its parts.
+local function walk(who, path, v, make, beside, what, model)
+  local nested = options.is_plain(beside)
+  if model and nested ~= options.is_plain(v) then
+    options.must_be(who, path, nested and "a tensor" or "a table as " .. model .. " is", beside or nil)
   end
-  if not options.is_plain(v) then options.expected(who, "a tensor or a table of tensors", v) end
+  if beside == false or not options.is_plain(v) then return make(v, path, beside) end
   local keys, out = {}, {}
+  for key in pairs(nested and beside or {}) do
+    if v[key] == nil then
+      fail("%s: %s has '%s', which %s lacks", who, model and path or what, tostring(key), model or path)
+    end
+  end
   for key in pairs(v) do keys[#keys + 1] = key end
   table.sort(keys, function(a, b) return tostring(a) < tostring(b) end)
-  for _, key in ipairs(keys) do out[key] = map_floating(who, v[key], make) end
+  for _, key in ipairs(keys) do
+    local at = beside
+    if nested then at = beside[key] or false end
+    local name = type(key) == "number" and "%s[%s]" or "%s.%s"
+    out[key] = walk(who, name:format(path, tostring(key)), v[key], make, at, what, model)
+  end
   return out
+end
+
+-- Returns the tensors of the tree v. `like`: a tree named `model`, whose keys v must have, and shapes if `shapes`.
+local function leaves(who, path, v, like, model, shapes)
+  local list = {}
+  walk(who, path, like == nil and v or like, function(t, at, mine)
+    if like == nil then mine = t end
+    if not core.is_tensor(mine) then options.must_be(who, at, "a tensor or a table of tensors", mine or nil) end
+    if shapes and mine.shape ~= t.shape then options.wrong_shape(who, at, mine, t.shape) end
+    list[#list + 1] = mine
+  end, v, nil, model)
+  return list
+end
+
+-- Returns a tree like v with the tensors of a list.
+local function filled(v, list)
+  local used = 0
+  return walk("", "", v, function()
+    used = used + 1
+    return list[used]
+  end)
 end
 
 local depth = 0 -- number of transforms in progress: inner ones record a graph for outer ones
 
 -- Copies v with tensors that require gradients, and appends these to list. They are leaves, or views if the graph has
 -- recorded the tensor already, as within another transform.
-local function inputs_of(who, v, list)
-  return map_floating(who, v, function(t)
+local function inputs_of(who, path, v, list)
+  return walk(who, path, v, function(t, at)
+    if not core.is_tensor(t) then options.must_be(who, at, "a tensor or a table of tensors", t) end
+    if not core.is_floating_point(t) then options.wrong_dtype(who, at, "floating", t) end
     local x = (t.requires_grad and core.is_grad_enabled()) and ops.view(t, t.shape) or t:detach():requires_grad_(true)
     list[#list + 1] = x
     return x
@@ -55,24 +91,18 @@ end
 
 local function without_graph(v) return map_tensors(v, core.methods.detach) end
 
--- Returns the gradients of y; zeros for inputs on which it does not depend.
-local function gradients(y, inputs, how)
-  how.allow_unused = true
-  local grads = y.requires_grad and core.grad(y, inputs, how) or {}
+-- Returns the gradients of the tensors ys, weighted by vs if there are any; zeros for inputs without influence.
+local function gradients(ys, inputs, how, vs)
+  local roots, weights = {}, {}
+  for i, y in ipairs(ys) do
+    if y.requires_grad then
+      roots[#roots + 1], weights[#roots + 1] = y, vs and vs[i]
+    end
+  end
+  how.allow_unused, how.grad_outputs = true, vs and weights
+  local grads = #roots > 0 and #inputs > 0 and core.grad(roots, inputs, how) or {}
   for i, x in ipairs(inputs) do grads[i] = grads[i] or ops.zeros_like(x) end
   return grads
-end
-
--- Returns a list of the arguments with these numbers, with gradients in place of their tensors.
-local function like_arguments(who, args, numbers, grads)
-  local out, used = {}, 0
-  for i, n in ipairs(numbers) do
-    out[i] = map_floating(who, args[n], function()
-      used = used + 1
-      return grads[used]
-    end)
-  end
-  return out
 end
 
 local function positions(who, argnums)
@@ -80,14 +110,16 @@ local function positions(who, argnums)
   return options.arg(who, "argnums", list, "count[]")
 end
 
--- Returns the arguments, with copies as inputs in place of those with these numbers, and the list of all inputs.
-local function prepared(who, args, numbers)
-  local list, new = {}, {n = args.n, unpack(args, 1, args.n)}
-  for _, n in ipairs(numbers) do
+-- Returns the arguments, with copies as inputs in place of those with these numbers, the list of all inputs, and a
+-- function that returns the argument (`argnums` is a number) or the list of arguments with a list's tensors instead.
+local function prepared(who, args, numbers, argnums)
+  local list, new, chosen = {}, {n = args.n, unpack(args, 1, args.n)}, {}
+  for i, n in ipairs(numbers) do
     if n > args.n then fail("%s: argument %d is out of range; there are %d", who, n, args.n) end
-    new[n] = inputs_of(who, args[n], list)
+    new[n] = inputs_of(who, "argument " .. n, args[n], list)
+    chosen[i] = args[n]
   end
-  return new, list
+  return new, list, function(tensors) return filled(type(argnums) == "number" and chosen[1] or chosen, tensors) end
 end
 
 -- Returns true if derivatives of a call with these arguments need a graph themselves.
@@ -103,15 +135,14 @@ local function define(who, arrange)
       local args = pack(...)
       local keep = opts.create_graph or keeps_graph(args)
       return deeper(function()
-        local given, inputs = prepared(who, args, numbers)
+        local given, inputs, arranged = prepared(who, args, numbers, opts.argnums)
         local y, aux = f(unpack(given, 1, given.n))
         if not core.is_tensor(y) or y:numel() ~= 1 then
           options.must_be(who, "the result of f", "a tensor of one element", y)
         end
-        local grads = gradients(y:reshape({}), inputs, {create_graph = keep})
-        local out = like_arguments(who, given, numbers, grads)
+        local grads = gradients({y:reshape({})}, inputs, {create_graph = keep})
         if not keep then y, aux = without_graph(y), without_graph(aux) end
-        local results = arrange(type(opts.argnums) == "number" and out[1] or out, y)
+        local results = arrange(arranged(grads), y)
         local n = #results
         if opts.has_aux then results[n + 1] = aux end
         return unpack(results, 1, opts.has_aux and n + 1 or n)
@@ -128,6 +159,13 @@ define("grad", function(grads) return {grads} end)
 define("grad_and_value", function(grads, y) return {grads, y} end)
 define("value_and_grad", function(grads, y) return {y, grads} end)
 
+-- Returns the one result of f, and a list of its tensors.
+local function single_result(who, ...)
+  local n = select("#", ...)
+  if n > 1 then fail("%s: f must return one value, got %d; return them in a table", who, n) end
+  return ..., leaves(who, "the result of f", (...))
+end
+
 --- lm.func.vjp(f, ...): Computes f(...), and a function for vector-Jacobian products.
 function func.vjp(f, ...)
   local args = pack(...)
@@ -135,13 +173,12 @@ function func.vjp(f, ...)
   return deeper(function()
     local numbers = {}
     for i = 1, args.n do numbers[i] = i end
-    local given, inputs = prepared("vjp", args, numbers)
-    local y = f(unpack(given, 1, given.n))
-    options.arg("vjp", "the result of f", y, "tensor")
+    local given, inputs, arranged = prepared("vjp", args, numbers)
+    local y, ys = single_result("vjp", f(unpack(given, 1, given.n)))
     return without_graph(y), function(v)
-      options.arg("vjp", "v", v, "tensor")
-      local grads = gradients(y, inputs, {grad_outputs = v, retain_graph = true, create_graph = depth > 0})
-      return unpack(like_arguments("vjp", given, numbers, grads), 1, args.n)
+      local vs = leaves("vjp", "v", v, y, "the result of f", true)
+      local grads = gradients(ys, inputs, {retain_graph = true, create_graph = depth > 0}, vs)
+      return unpack(arranged(grads), 1, args.n)
     end
   end)
 end
@@ -150,36 +187,20 @@ end
 local function jvp(who, f, primals, tangents, keep)
   return deeper(function()
     local inputs = {}
-    local given = {n = #primals}
-    for i, p in ipairs(primals) do given[i] = inputs_of(who, p, inputs) end
-    local directions = {}
-    for i = 1, #primals do
-      map_floating(who, tangents[i], function(t)
-        directions[#directions + 1] = t
-        return t
-      end)
-    end
-    if #directions ~= #inputs then
-      fail("%s: tangents and primals must have the same number of tensors, got %d and %d", who, #directions, #inputs)
-    end
-    for i, x in ipairs(inputs) do
-      if directions[i].shape ~= x.shape then
-        fail("%s: tangent %d must have the shape of its primal, got %s for %s", who, i, options.describe(directions[i]),
-          options.describe(x))
-      end
-    end
-    local y = options.arg(who, "the result of f", f(unpack(given, 1, given.n)), "tensor")
-    if not y.requires_grad then return y, ops.zeros_like(y) end
-    local v = ops.zeros_like(y):requires_grad_(true)
-    local grads = core.grad(y, inputs, {grad_outputs = v, create_graph = true, allow_unused = true})
+    local given = inputs_of(who, "primals", primals, inputs)
+    local directions = leaves(who, "tangents", tangents, primals, "primals", true)
+    local y, ys = single_result(who, f(unpack(given, 1, #primals)))
+    local vs = lists.map(ys, function(t)
+      return (core.is_floating_point(t) and ops.zeros_like(t) or ops.zeros(t.shape)):requires_grad_(true)
+    end)
     local sum
-    for i in ipairs(inputs) do
-      local part = grads[i] and grads[i].requires_grad and (grads[i] * directions[i]):sum()
+    for i, g in ipairs(gradients(ys, inputs, {create_graph = true}, vs)) do
+      local part = g.requires_grad and (g * directions[i]):sum()
       sum = part and (sum and sum + part or part) or sum
     end
-    local out = sum and core.grad(sum, {v}, {create_graph = keep, allow_unused = true})[1] or ops.zeros_like(y)
+    local out = filled(y, gradients({sum}, vs, {create_graph = keep}))
     if keep then return y, out end
-    return y:detach(), out:detach()
+    return without_graph(y), without_graph(out)
   end)
 end
 func._jvp = jvp
@@ -195,7 +216,7 @@ local function jacobians(y, inputs, keep)
   local rows, flat = {}, y:reshape({-1})
   for k = 1, #inputs do rows[k] = {} end
   for i = 1, flat:numel() do
-    local grads = gradients(flat:select(1, i), inputs, {retain_graph = true, create_graph = keep})
+    local grads = gradients({flat:select(1, i)}, inputs, {retain_graph = true, create_graph = keep})
     for k, g in ipairs(grads) do rows[k][i] = g end
   end
   for k, x in ipairs(inputs) do
@@ -213,71 +234,121 @@ local function jacrev(who, f, opts)
     local args = pack(...)
     local keep = keeps_graph(args)
     return deeper(function()
-      local given, inputs = prepared(who, args, numbers)
-      local y = options.arg(who, "the result of f", f(unpack(given, 1, given.n)), "tensor")
-      local out = like_arguments(who, given, numbers, jacobians(y, inputs, keep))
-      return type(opts.argnums) == "number" and out[1] or out
+      local given, inputs, arranged = prepared(who, args, numbers, opts.argnums)
+      local results = pack(f(unpack(given, 1, given.n)))
+      for i = 1, opts.has_aux and 1 or math.max(results.n, 1) do
+        local path = i == 1 and "the result of f" or "result " .. i .. " of f"
+        leaves(who, path, results[i])
+        results[i] = walk(who, path, results[i], function(y) return arranged(jacobians(y, inputs, keep)) end)
+      end
+      if opts.has_aux and not keep then results[2] = without_graph(results[2]) end
+      return unpack(results, 1, opts.has_aux and 2 or results.n)
     end)
   end
 end
 
---- Returns a function that computes the Jacobian of f with respect to an argument.
-func.jacrev = signature.of("jacrev(f, {argnums: any = 1})", function(f, opts) return jacrev("jacrev", f, opts) end)
---- Returns a function that computes the Jacobian of f; the same as jacrev.
-func.jacobian = signature.of("jacobian(f, {argnums: any = 1})", function(f, opts)
-  return jacrev("jacobian", f, opts)
-end)
+--- lm.func.jacrev(…): Returns a function that computes the Jacobian of f with respect to an argument.
+--- lm.func.jacfwd(…): Returns a function that computes the Jacobian of f; the same as jacrev.
+--- lm.func.jacobian(…): Returns a function that computes the Jacobian of f; the same as jacrev.
+for _, who in ipairs {"jacrev", "jacfwd", "jacobian"} do
+  func[who] = signature.of(who .. "(f, {argnums: any = 1, has_aux = false})", function(f, opts)
+    return jacrev(who, f, opts)
+  end)
+end
 
 --- Returns a function that computes the Hessian of f with respect to an argument.
-func.hessian = signature.of("hessian(f, {argnums: count = 1})", function(f, opts)
-  check_callable("hessian", f)
-  return jacrev("hessian", func.grad(f, opts), opts)
+func.hessian = signature.of("hessian(f, {argnums: any = 1})", function(f, opts)
+  return jacrev("hessian", jacrev("hessian", f, opts), opts)
 end)
 
--- Returns the size of the mapped dims, which all arguments share.
-local function mapped_size(args, dims)
-  local size
+-- Returns a list of functions that return the arguments' slice k, and the number of slices.
+local function slices_of(args, in_dims)
+  local size, slices = nil, {}
+  local single = type(in_dims) == "number"
+  for key in pairs(single and {} or options.arg("vmap", "in_dims", in_dims, "table")) do
+    if not (type(key) == "number" and key >= 1 and key <= args.n) then
+      fail("vmap: in_dims is a dim, or a list with an entry for each of the %d arguments; it has '%s'", args.n,
+        tostring(key))
+    end
+  end
   for i = 1, args.n do
-    if dims[i] then
-      local x, dim = options.arg("vmap", "argument " .. i, args[i], "tensor"), dims[i]
-      local n = x:size(dim)
+    local dims, path = in_dims, "argument " .. i
+    if not single then dims = in_dims[i] or false end
+    local function read(t, at, dim)
+      if not dim or single and not core.is_tensor(t) then return end
+      options.arg("vmap", at, t, "tensor")
+      local n = t:size(options.arg("vmap", "in_dims of " .. at, dim, "integer"))
       if size and n ~= size then
-        fail("vmap: mapped dims must have the same size: argument %d has %d in dim %d, others %d", i, n, dim, size)
+        fail("vmap: mapped dims must have the same size: %s has %d in dim %d, others %d; false in in_dims passes "
+          .. "an argument whole", at, n, dim, size)
       end
       size = n
     end
+    walk("vmap", path, args[i], read, dims, "in_dims")
+    slices[i] = function(k)
+      return walk("vmap", path, args[i], function(t, _, dim)
+        return dim and core.is_tensor(t) and t:select(dim, k) or t
+      end, dims, "in_dims")
+    end
   end
-  return size or fail("vmap: at least one argument must be mapped")
+  return slices, size or fail("vmap: at least one argument must be mapped")
 end
 
 --- Returns a function that maps f over a dim of its arguments.
-func.vmap = signature.of("vmap(f, {in_dims: any = 1, out_dims: integer = 1})", function(f, opts)
+func.vmap = signature.of("vmap(f, {in_dims: any = 1, out_dims: any = 1})", function(f, opts)
   check_callable("vmap", f)
   return function(...)
-    local args, dims = pack(...), {}
-    for i = 1, args.n do
-      if type(opts.in_dims) == "number" then
-        dims[i] = core.is_tensor(args[i]) and opts.in_dims
-      else
-        dims[i] = options.arg("vmap", "in_dims", opts.in_dims, "table")[i]
-      end
-    end
-    local outputs, count = {}, 0
-    local size = mapped_size(args, dims)
+    local args, outputs, first = pack(...), {}, nil
+    local slices, size = slices_of(args, opts.in_dims)
     if size == 0 then fail("vmap: the mapped dim must not be empty") end
     for k = 1, size do
-      local slices = {}
-      for i = 1, args.n do slices[i] = dims[i] and args[i]:select(dims[i], k) or args[i] end
-      local results = pack(f(unpack(slices, 1, args.n)))
-      count = results.n
-      for i = 1, results.n do
+      local results = pack(f(unpack(lists.map(slices, function(slice) return slice(k) end), 1, args.n)))
+      first = first or results
+      for i = 1, math.max(first.n, results.n) do
         outputs[i] = outputs[i] or {}
-        outputs[i][k] = options.arg("vmap", "result " .. i, results[i], "tensor")
+        outputs[i][k] = leaves("vmap", "result " .. i, results[i], first[i], "that of the first call")
       end
     end
-    for i = 1, count do outputs[i] = ops.stack(outputs[i], opts.out_dims) end
-    return unpack(outputs, 1, count)
+    for i = 1, first.n do
+      local dims, used = opts.out_dims, 0
+      local of_each = options.is_plain(dims) and (first.n > 1 or not (options.is_plain(first[1]) and first[1][1]))
+      if of_each and (first.n > 1 or dims[1] ~= nil) then dims = dims[i] end
+      outputs[i] = walk("vmap", "result " .. i, first[i], function(_, at, dim)
+        used = used + 1
+        options.arg("vmap", "out_dims of " .. at, dim, "integer")
+        return ops.stack(lists.map(outputs[i], function(list) return list[used] end), dim)
+      end, dims, "out_dims")
+    end
+    return unpack(outputs, 1, first.n)
   end
+end)
+
+--- Stacks the parameters and buffers of modules of the same class: returns two tables by name, for functional_call in
+--- vmap.
+func.stack_module_state = signature.of("stack_module_state(models)", function(models)
+  local who, stacks = "stack_module_state", {{}, {}}
+  if not (options.is_plain(models) or records.is_module(models)) or not models[1] then
+    options.must_be(who, "models", "a list of modules", models)
+  end
+  for i, net in ipairs(models) do
+    options.arg(who, ("models[%d]"):format(i), net, "module")
+    if options.record(net).class ~= options.record(models[1]).class or net.training ~= models[1].training then
+      fail("%s: models must have one class and mode, got %s and %s", who, tostring(models[1].__name), net.__name)
+    end
+    for k, walker in ipairs {net.named_parameters, net.named_buffers} do
+      for name, t in walker(net) do
+        stacks[k][name] = stacks[k][name] or {}
+        stacks[k][name][i] = t
+      end
+    end
+  end
+  for _, by_name in ipairs(stacks) do
+    for name, list in pairs(by_name) do
+      if #list ~= #models then fail("%s: not all models have '%s'", who, name) end
+      by_name[name] = ops.stack(list):detach():requires_grad_(list[1].requires_grad)
+    end
+  end
+  return stacks[1], stacks[2]
 end)
 
 --- lm.func.functional_call(module, values, ...): Calls a module with given tensors in place of its parameters

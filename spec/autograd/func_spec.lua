@@ -63,7 +63,7 @@ describe("lm.func", function()
     is({ { -2, -4 }, { -6, -8 }, { -10, -12 } }, func.jacobian(f)(x))
     local _, linear = func.jvp(function(v) return v * 3 end, { x }, { x })
     is({ 3, -3 }, linear)
-    assert.matches("tangent 1 must have the shape of its primal, got a", message(func.jvp, f, { x }, { lm.ones(3) }))
+    assert.matches("expected tangents%[1%] to have shape %[2%], got %[3%]", message(func.jvp, f, { x }, { lm.ones(3) }))
   end)
   it("hessian gives second derivatives", function()
     is({ { 0, 2 }, { 2, 2 } }, func.hessian(function(x) return x[1] * x[2] * 2 + x[2] ^ 2 end)(lm.tensor { 1, 2 }))
@@ -129,6 +129,133 @@ describe("lm.func", function()
     end
     local few, many = thousands(300), thousands(600)
     assert(many < 2.5 * few, ("%d and %d thousand instructions"):format(few, many))
+  end)
+end)
+
+-- Values of torch.func, exact in all dtypes.
+describe("lm.func on tables of tensors", function()
+  local function quadratic(p) return { u = p.a * p.b, v = { p.a:sum() } } end
+  for _, dtype in ipairs { "float16", "bfloat16", "float32", "float64" } do
+    local function T(values) return lm.tensor(values, { dtype = dtype }) end
+    local function same(want, t)
+      assert.equal(dtype, t.dtype)
+      assert.same(want, t:tolist())
+    end
+    local w, x, s = T { { 1, 2 }, { 3, 4 }, { 5, 6 } }, T { { 1, 0 }, { 2, 1 }, { 1, 3 } }, T { 2, 1, 3 }
+    local function weighted(p, a) return (p.w * a):sum() * p.s[1] end
+    local p = { a = T { 1, 2 }, b = T { 3, 1 }, l = { T(2) } }
+
+    it("vmap maps their tensors: " .. dtype, function()
+      same({ 2, 10, 69 }, func.vmap(weighted)({ w = w, s = { s } }, x))
+      same({ 2, 10, 69 }, func.vmap(weighted, { in_dims = { 1, 1 } })({ w = w, s = { s } }, x))
+      local turned = w:t():contiguous()
+      for _, columns in ipairs { turned, w:t(), lm.stack({ turned, turned }, -1):select(-1, 2) } do
+        local dims = { { w = 2, s = false }, false }
+        same({ 2, 6, 10 }, func.vmap(weighted, { in_dims = dims })({ w = columns, s = { T(2) } }, x[1]))
+        same({ 2, 6, 10 }, func.vmap(weighted, { in_dims = { { w = -1 } } })({ w = columns, s = { T(2) } }, x[1]))
+      end
+      local g = func.vmap(func.grad(weighted), { in_dims = { false, 1 } })({ w = w[2], s = { T(2) } }, x)
+      same({ { 2, 0 }, { 4, 2 }, { 2, 6 } }, g.w)
+      same({ 3, 10, 15 }, g.s[1])
+    end)
+    it("vmap returns them, with out_dims of their fields: " .. dtype, function()
+      local function f(a) return { sum = a:sum(), l = { a, a * 2 } } end
+      local out = func.vmap(f, { out_dims = { sum = 1, l = { 2, 1 } } })(w)
+      same({ 3, 7, 11 }, out.sum)
+      same({ { 1, 3, 5 }, { 2, 4, 6 } }, out.l[1])
+      same({ { 2, 4 }, { 6, 8 }, { 10, 12 } }, out.l[2])
+      same({ { 1, 3, 5 }, { 2, 4, 6 } }, func.vmap(f, { out_dims = { { sum = 1, l = 2 } } })(w).l[1])
+      local first, second = func.vmap(function(a) return a, a * 2 end, { out_dims = { 2, 1 } })(w)
+      assert.same({ { 2, 3 }, { 3, 2 } }, { first.shape, second.shape })
+      local list = func.vmap(function(a) return { a, a * 2 } end, { out_dims = { 2, 1 } })(w)
+      assert.same({ { 2, 3 }, { 3, 2 } }, { list[1].shape, list[2].shape })
+      assert.same({ 2, 3 }, func.vmap(lm.neg, { out_dims = { 2 } })(w).shape)
+    end)
+    it("Hessians and Jacobians are tables of tables: " .. dtype, function()
+      local h = func.hessian(function(q) return (q.a ^ 3):sum() + (q.a * q.b):sum() * q.l[1] end)(p)
+      same({ { 6, 0 }, { 0, 12 } }, h.a.a)
+      same({ { 2, 0 }, { 0, 2 } }, h.a.b)
+      same({ 3, 1 }, h.a.l[1])
+      same({ { 0, 0 }, { 0, 0 } }, h.b.b)
+      same({ 1, 2 }, h.l[1].b)
+      same(0, h.l[1].l[1])
+      same({ { { 6, 0 }, { 0, 0 } }, { { 0, 0 }, { 0, 12 } } }, func.hessian(function(v) return v ^ 3 end)(p.a))
+      h = func.hessian(function(a, b) return (a ^ 2 * b):sum() end, { argnums = { 1, 2 } })(p.a, p.b)
+      same({ { 2, 0 }, { 0, 4 } }, h[1][2])
+      for _, name in ipairs { "jacrev", "jacfwd", "jacobian" } do
+        local j, aux = func[name](function(q) return quadratic(q), q.a end, { has_aux = true })(p)
+        same({ { 3, 0 }, { 0, 1 } }, j.u.a)
+        same({ { 1, 0 }, { 0, 2 } }, j.u.b)
+        same({ 1, 1 }, j.v[1].a)
+        same({ 0, 0 }, j.v[1].b)
+        same({ 1, 2 }, aux)
+        local of_first, of_second = func[name](function(q) return q.a, q.b * q.b end)(p)
+        same({ { 1, 0 }, { 0, 1 } }, of_first.a)
+        same({ { 6, 0 }, { 0, 2 } }, of_second.b)
+      end
+    end)
+    it("products with Jacobians have their form: " .. dtype, function()
+      local y, t = func.jvp(quadratic, { p }, { { a = T { 1, -1 }, b = T { 2, 1 }, l = { T(0) } } })
+      same({ 3, 2 }, y.u)
+      same({ 5, 1 }, t.u)
+      same(0, t.v[1])
+      local value, pull = func.vjp(quadratic, p)
+      same(3, value.v[1])
+      local g = pull { u = T { 1, 10 }, v = { T(3) } }
+      same({ 6, 13 }, g.a)
+      same({ 1, 20 }, g.b)
+      same(0, g.l[1])
+    end)
+  end
+  it("an ensemble is one call over stacked states", function()
+    local models = {}
+    for i = 1, 3 do models[i] = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3), nn.Linear(3, 1)) end
+    local params, buffers = func.stack_module_state(models)
+    local x = lm.randn(3, 8, 2)
+    local base = models[1]:clone()
+    local y = func.vmap(function(p, b, v) return func.functional_call(base, { p, b }, v) end)(params, buffers, x)
+    for i, net in ipairs(models) do
+      assert(y[i]:allclose(net(x[i])))
+      assert(buffers["1.running_mean"][i]:allclose(net[2].running_mean))
+    end
+    y:sum():backward()
+    assert.same({ 3, 3, 2 }, params["0.weight"].grad.shape)
+    assert.equal("int64", buffers["1.num_batches_tracked"].dtype)
+    assert.is_nil(next((select(2, func.stack_module_state(nn.ModuleList { nn.Linear(1, 1) })))))
+    assert.matches("models must be a list of modules, got a table", message(func.stack_module_state, {}))
+    assert.matches("models%[2%] must be a module, got 3", message(func.stack_module_state, { nn.ReLU(), 3 }))
+    assert.matches("one class and mode, got Linear and ReLU", message(func.stack_module_state,
+      { nn.Linear(1, 1), nn.ReLU() }))
+    assert.matches("not all models have 'bias'", message(func.stack_module_state,
+      { nn.Linear(1, 1), nn.Linear(1, 1, { bias = false }) }))
+  end)
+  it("says which part does not fit", function()
+    local w, x = lm.ones(3, 2), lm.ones(3, 2)
+    local function f(p, a) return (p.w * a):sum() end
+    local function of_vmap(in_dims, p, a) return message(func.vmap(f, { in_dims = in_dims }), p, a) end
+    assert.matches("in_dims has 'v', which argument 1 lacks", of_vmap({ { v = 1 }, 1 }, { w = w }, x))
+    assert.matches("each of the 2 arguments; it has 'w'", of_vmap({ w = 1 }, { w = w }, x))
+    assert.matches("argument 1.k must be a tensor, got 2", of_vmap({ 1, 1 }, { w = w, k = 2 }, x))
+    assert.matches("argument 2 has 2 in dim 1, others 3", of_vmap(1, { w = w }, lm.ones(2, 2)))
+    assert.matches("in_dims of argument 2 must be an integer, got a table", of_vmap({ 1, { 1 } }, { w = w }, x))
+    assert.matches("result 1.n must be a tensor or a table of tensors, got 3",
+      message(func.vmap(function(a) return { n = 3, a = a } end), x))
+    assert.matches("out_dims has 'z', which result 1 lacks",
+      message(func.vmap(function(a) return { a = a } end, { out_dims = { z = 1 } }), x))
+    local n = 0
+    assert.matches("result 1 must be a table as that of the first call is, got a tensor",
+      message(func.vmap(function(a)
+        n = n + 1
+        return n == 1 and { a } or a
+      end), x))
+    assert.matches("argument 1.w must be floating, got int64", message(func.grad(f), { w = w:long() }, x))
+    assert.matches("result 2 of f must be a tensor", message(func.jacrev(function(a) return a, "aux" end), x))
+    assert.matches("tangents%[1%] must be a table as primals is, got a tensor",
+      message(func.jvp, function(p) return p.a end, { { a = w } }, { w }))
+    local _, pull = func.vjp(function(a) return { a, a * 2 } end, w)
+    assert.matches("v must be a table as the result of f is, got a tensor", message(pull, w))
+    assert.matches("expected v%[2%] to have shape %[3, 2%], got %[3%]", message(pull, { w, lm.ones(3) }))
+    assert.matches("f must return one value, got 2", message(func.vjp, function(a) return a, a end, w))
   end)
 end)
 

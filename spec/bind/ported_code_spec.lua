@@ -1,4 +1,5 @@
--- Warnings of what code ported from PyTorch gets wrong without an error: LM_PORT=1, lm.set_warnings("port").
+-- Warnings of what code ported from PyTorch gets wrong without an error: LM_PORT=1, or 2 for each line with a dim of 1,
+-- and lm.set_warnings("port").
 local temp = require "spec.support.temp"
 
 local folder
@@ -7,9 +8,9 @@ teardown(function() temp.remove(folder) end)
 
 -- The lines of a script that were warned of, and all that it wrote. `head` is its first line.
 local head = "local lm = require 'luminary' local nn, F = lm.nn, lm.nn.functional local x = lm.rand(2, 3, 4)\n"
-local function lines_of(text, without)
+local function lines_of(text, variable)
   local path = temp.write(folder .. "/script.lua", head .. text)
-  local ok, out = temp.run(folder, (without and "unset LM_PORT; " or "LM_PORT=1 ") .. "luajit " .. path)
+  local ok, out = temp.run(folder, (variable or "LM_PORT=2") .. " luajit " .. path)
   assert(ok, out)
   local lines = {}
   for line in out:gmatch "script.lua:(%d+): warning: " do lines[#lines + 1] = tonumber(line) end
@@ -174,9 +175,24 @@ lm.func.vmap(function(t) return t:sum(1) end)(lm.rand(2, 3, 4))
   it("is reported once for each line, and only where that is asked for", function()
     local text = "for _ = 1, 3 do x:sum(1) end\nx:sum(1)\n"
     assert.same({2, 3}, (lines_of(text)))
-    assert.same({}, (lines_of(text, true)))
+    assert.same({}, (lines_of(text, "unset LM_PORT;")))
     assert.same({4}, (lines_of("x:sum(1)\nassert(lm.set_warnings('port') == true)\nx:sum(1)\n"
-      .. "assert(lm.set_warnings(false) == 'port')\nx:sum(1)\nassert(lm.set_warnings(true) == false)\nx:sum(1)", true)))
+      .. "assert(lm.set_warnings(false) == 'port')\nx:sum(1)\nassert(lm.set_warnings(true) == false)\nx:sum(1)", "unset LM_PORT;")))
+  end)
+
+  it("is reported once a program, and not of one that counts from 1", function()
+    local text = "x:sum(1)\nx:softmax(1)\nnn.Flatten(1)\n"
+    local lines, out = lines_of(text, "LM_PORT=1")
+    assert.same({2}, lines)
+    assert.matches("PyTorch's dim=1 is 2; LM_PORT=2 reports each such line\n", out, 1, true)
+    assert.same({2, 3, 4}, (lines_of(text)))
+    assert.same({3}, (lines_of("lm.set_warnings 'port'\n" .. text, "unset LM_PORT;")))
+    assert.same("", select(2, lines_of("x:softmax(3)\n" .. text, "LM_PORT=1"))) -- PyTorch has no dim 3 there
+    lines = lines_of("lm.ones(3):softmax(1) x:softmax(2) x:sum(-1)\n" .. text, "LM_PORT=1")
+    assert.same({3}, lines) -- nothing so far has shown it
+    lines = lines_of(text .. "for _ = 1, 9 do F.cross_entropy(lm.rand(4, 5), lm.tensor({1, 2, 4, 3}):long()) end\n"
+      .. "print(True)\n", "LM_PORT=1")
+    assert.same({2, 5, 6}, lines) -- values that show a mistake are reported as before
   end)
 
   it("is set by true, false or \"port\" alone", function()
@@ -292,7 +308,7 @@ print(True)
   end)
 
   it("are nobody's business elsewhere", function()
-    local lines, out = lines_of("print(True, getmetatable(_G))", true)
+    local lines, out = lines_of("print(True, getmetatable(_G))", "unset LM_PORT;")
     assert.same({}, lines)
     assert.matches("nil\tnil\n", out, 1, true)
   end)

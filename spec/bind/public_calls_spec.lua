@@ -75,7 +75,7 @@ describe("an error has the called function's name, and not that of one within", 
   for problem, f in pairs {
     ["jacobian: f must be a function, got a tensor [2]"] = function() lm.autograd.functional.jacobian(x, x) end,
     ["hessian: f must be a function, got 3"] = function() lm.autograd.functional.hessian(3, x) end,
-    ["jacobian: the result of f must be a tensor, got 3"] = function()
+    ["jacobian: the result of f must be a tensor or a table of tensors, got 3"] = function()
       lm.func.jacobian(function() return 3 end)(x)
     end,
     ["asarray: unknown dtype 'flaot32'; did you mean 'float32'?"] = function()
@@ -575,6 +575,31 @@ describe("what errors advise", function()
         end
       end
     end
+  end)
+
+  it("is named where it is another thing here", function()
+    for path, hint in pairs {
+      ["lm.Tensor"] = "lm.empty(2, 3)", ["nn.attention"] = "scaled_dot_product_attention", ["lm.nested"] = "pad_sequence",
+      ["nn.utils.fusion"] = "fuse_conv_bn_eval", ["nn.utils.prune"] = "register_parametrization",
+      ["lm.autograd.forward_ad"] = "lm.func.jvp", ["F.multi_head_attention_forward"] = "nn.MultiheadAttention",
+      ["lm.sparse_coo_tensor"] = "index_put", ["lm.quantize_per_tensor"] = "lm.quantize(net)",
+      ["nn.UninitializedParameter"] = "nn.LazyLinear", ["lm.func.linearize"] = "lm.func.jvp",
+      ["lm.func.functionalize"] = "nothing is traced", ["lm.autograd.jacobian"] = "autograd.functional.jacobian",
+      ["optim.get_ema_multi_avg_fn"] = "AveragedModel", ["optim.swa_utils.get_ema_multi_avg_fn"] = "{decay = 0.999}",
+      ["lm.get_cosine_schedule_with_warmup"] = "get_scheduler", ["lm.deepcopy"] = "net:clone()",
+      ["lm.optim.lr_scheduler.get_cosine_schedule_with_warmup"] = "get_scheduler",
+      ["lm.EarlyStopping"] = "`luminary help early stopping`", ["lm.watch.EarlyStopping"] = "early stopping",
+      ["F.linear_sum_assignment"] = "lm.linear_sum_assignment", ["lm.from_dlpack"] = "x:data_ptr()",
+    } do
+      local at = ({ lm = lm, nn = nn, F = F, optim = optim })[path:match "^%w+"]
+      local ok, text = pcall(function()
+        for name in path:gmatch "%.([%w_]+)" do at = at[name] end
+      end)
+      assert.is_false(ok, path)
+      assert.matches(hint, text, 1, true)
+    end
+    local i, v = lm.tensor({ 1, 2, 1 }, { dtype = "int64" }), lm.ones(3) -- as the hint about sparse tensors says
+    assert.same({ { 2, 0 }, { 0, 1 } }, lm.zeros(2, 2):index_put({ i, i }, v, true):totable())
   end)
 
   it("leads to sharded training from PyTorch's names of it", function()

@@ -52,6 +52,48 @@ describe("the hint of an error in LuaJIT's own words #lua", function()
     end
   end)
 
+  -- {code, part of the hint}; each is said of a file and, at once, at the prompt
+  local python = {
+    {"if x: print(1)", "if x == 1 then"}, {"if x and x:", "if x == 1 then"}, {"else:", "if x == 1 then"},
+    {"for i in range(3): print(i)", "for i = 1, n do"}, {"for i in range(3):", "for i = 1, n do"},
+    {"for i, (a, b) in enumerate(x):", "for i = 1, n do"}, {"while True: break", "while true do"},
+    {"while True:", "while true do"}, {"try:", "pcall"}, {"y = x.cat((x, x), 1)", "a tuple is a list in braces"},
+    {"a, b = (1, 2)", "a tuple is"}, {"f = lambda a: a + 1", "function(x)"},
+    {"if x is None: y = 1", "if x == 1 then"}, {"y = x is None", "x == nil"}, {"y = x is not None", "x ~= nil"},
+    {"y = 1 # comment", "comments begin with --"}, {"if x then pass end", "an empty block"}, {"@f", "f = decorator(f)"},
+    {"y: int = 3", "no annotations"}, {"self.y: float = 3", "no annotations"}, {"yield x", "coroutine.yield"},
+    {"y = 2 * x // 1", "math.floor"}, {"y = x if x else 1", "c and a or b"}, {"return x if x else 1", "c and a or b"},
+    {"global y", "without local"}, {"nonlocal y", "functions assign"},
+  }
+  it("knows Python's statements, where LuaJIT finds them wrong later too", function()
+    for _, case in ipairs(python) do
+      assert.matches("\nhint: [^\n]*" .. case[2]:gsub("%p", "%%%0"), said(case[1] .. "\n"), case[1])
+      assert.matches("\nhint: [^\n]*" .. case[2]:gsub("%p", "%%%0") .. "[^\n]*\n1", prompt(case[1] .. "\n0 + 1\n"))
+    end
+    assert.matches("hint: if x == 1 then", said("if x:\n  print(1)\n\nlocal y = 2\n"), 1, true)
+    assert.matches("hint: an empty block", said("pass\n\n"), 1, true)
+    assert.matches("hint: a // b", prompt "2 * x // 1\n", 1, true)
+    assert.matches("hint: a text of several lines is [[…]]", prompt '"""text"""\n', 1, true)
+    assert.matches("hint: comments", prompt "# comment\n", 1, true)
+  end)
+
+  it("takes no line of Lua for a block of Python", function()
+    for _, text in ipairs {
+      'if x == "a: b"\nthen print(1) end', "if x:gt(1):any()\n:item() then print(1) end print(1)",
+      "for _, v in pairs {x = function() return 'a: ' end}\ndo print(1) end",
+    } do
+      assert.matches("1", prompt("x = lm.ones(2) + 1\n" .. (text:gsub("x == ", "'a: b' == ")) .. "\n"), text)
+      assert.not_matches("hint", prompt("x = lm.ones(2) + 1\n" .. text .. "\n"), 1, true)
+    end
+  end)
+
+  it("says at an empty line how to leave an unfinished input", function()
+    temp.write(folder .. "/input", "for i = 1, 2 do\n\nend\n")
+    local ok, text = temp.run(folder, ("%s <%s/input"):format(command, folder))
+    assert.is_true(ok)
+    assert.matches("> >> >> (Ctrl-C drops this input) > ", text, 1, true)
+  end)
+
   it("is the same at the prompt, from -e and in luminary run", function()
     for _, case in ipairs(seven) do
       local text = prompt("x = lm.ones(2, 2)\ndo " .. case[1] .. "\nend\n")

@@ -32,6 +32,26 @@ describe("a command of the prompt #lua", function()
     assert.equal("no command ':qqqqqq'; :help lists them", prompt ":qqqqqq\n")
   end)
 
+  it("?name describes a variable of the session", function()
+    local net = "net = nn.Sequential(nn.Linear(2, 3), nn.ReLU()):bfloat16()\n"
+    assert.matches("^net is a module, Sequential, 9 parameters in 2 tensors\n  0.weight %[3, 2%]\n  0.bias %[3%]\n\n"
+      .. "nn.Sequential%(", prompt(net .. "?net\n"))
+    assert.matches("^net%[1%] is a module, Linear, 9 parameters in 2 tensors\n.*\nnn.Linear%(", prompt(net .. "?net[1]\n"))
+    assert.equal("net[1].weight is a tensor [3, 2], bfloat16 on cpu, requires_grad", prompt(net .. "?net[1].weight\n"))
+    assert.equal("where is a tensor [2, 1], float32 on cpu", prompt "where = lm.ones(2, 1)\n?where\n")
+    assert.matches("^opt is an Adam\n\noptim.Adam%(", prompt(net .. "opt = optim.Adam(net:parameters())\n?opt\n"))
+    assert.equal("y is 3\ns is string 'a'", prompt "y, s = 3, 'a'\n?y\n?s\n")
+    assert.equal("my is a module, My, 0 parameters in 0 tensors", prompt "My = nn.Module:extend 'My'\nmy = My()\n?my\n")
+    local many = prompt "net = nn.Sequential()\nfor i = 1, 30 do net:append(nn.Linear(1, 1)) end\n?net\n"
+    assert.matches("60 parameters in 60 tensors\n", many, 1, true)
+    assert.matches("\n  9.bias [1]\n  …\n", many, 1, true)
+    -- what is not the session's: libraries, methods, fields of tensors
+    assert.matches("^x.shape: The sizes of x", prompt "x = lm.ones(2)\n?x.shape\n")
+    assert.matches("^lm%.sum%(x", prompt "x = lm.ones(2)\n?lm.sum\n")
+    assert.matches("^nn.ReLU%(", prompt "?nn.ReLU\n")
+    assert.matches("\n  Returns", prompt "x = lm.ones(2)\n?x:topk\n")
+  end)
+
   it(":time prints values and the time, of chunks of several lines too", function()
     local TIME = "[%d.]+ [µm]*s, [%d.]+ [µm]*s of CPU"
     assert.matches("^3\n" .. TIME .. "$", prompt ":time 1 + 2\n")

@@ -164,6 +164,11 @@ describe("help of a word #lua", function()
     assert.matches("\nReturns: two values: ", lm.help "topk")
     assert.not_matches("Returns: two", lm.help "exp", 1, true)
     assert.not_matches("See also", lm.help "nn.LSTM", 1, true)
+    assert.not_matches("See also", lm.help "where", 1, true) -- names whose texts have the word are not near
+    for _, name in ipairs { "AveragedModel", "SWALR" } do
+      assert.equal(lm.help("optim." .. name), lm.help("optim.swa_utils." .. name))
+    end
+    assert.matches("\nArguments:\n", lm.help "optim.swa_utils.AveragedModel")
     assert.matches("^nn%.LSTM%(", lm.help "nn.lstm")
     assert.matches("^lm%.func%.vmap%(", lm.help "vmap")
   end)

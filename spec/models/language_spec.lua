@@ -172,6 +172,24 @@ describe("models.", function()
     end
   end)
 
+  it("gpt2's Conv1D has the sizes of a linear layer, for layers around it", function()
+    for _, dtype in ipairs {"float16", "bfloat16", "float32", "float64"} do
+      local net = lm.models.gpt2 {vocab_size = 9, n_positions = 16, n_embd = 8, n_layer = 1, n_head = 2, dtype = dtype}
+      local base, mlp = net.transformer.h[1].attn.c_attn, net.transformer.h[1].mlp
+      assert.equal("Conv1D(nf=24, nx=8)", tostring(base))
+      assert.same({8, 24, 8, 24}, {base.nx, base.nf, base.in_features, base.out_features})
+      assert.same({8, 32, 32, 8},
+        {mlp.c_fc.in_features, mlp.c_fc.out_features, mlp.c_proj.in_features, mlp.c_proj.out_features})
+      for _, x in ipairs {lm.randn({2, 3, 8}, {dtype = dtype}), lm.randn({8, 3}, {dtype = dtype}):t()} do
+        local linear = lm.nn.Linear(base.in_features, base.out_features):to(dtype)
+        lm.no_grad(function()
+          linear.weight:copy_(base.weight:t())
+          linear.bias:copy_(base.bias)
+        end)
+        assert(linear(x):allclose(base(x), {rtol = 2 ^ -6, atol = 1e-3}))
+      end
+    end
+  end)
   it("gpt2 takes the names of the bare model's files", function()
     local net, _, state = loaded "gpt2"
     local bare = {["h.0.attn.bias"] = lm.ones(2)}

@@ -608,6 +608,39 @@ describe("modules in a plain table", function()
   end)
 end)
 
+describe("what a module of one's own leaves out by mistake", function()
+  local head = "local lm = require 'luminary' local nn = lm.nn local Net = nn.Module:extend('Net')\n"
+  it("is warned of: a tensor to train that is no parameter", function()
+    for _, dtype in ipairs { "float16", "float32" } do
+      local init = ("function Net:init() self.w = lm.ones({2}, {requires_grad = true, dtype = %q})\n"):format(dtype)
+      assert.equal("script.lua:4: warning: Net: w requires a gradient and is no nn.Parameter, so that parameters(), "
+        .. "state_dict() and to() skip it; self.w = nn.Parameter(t) registers it\n", warnings(head .. init
+        .. "end local net = nn.Sequential(Net())\nfor _ = 1, 3 do net:parameters() end"))
+    end
+    assert.equal("", warnings(head .. "function Net:init() self.p = nn.Parameter(lm.ones(2)) self.q = self.p * 2\n"
+      .. "self.c = lm.ones(2) self:register_buffer('b', lm.ones({2}, {requires_grad = true})) end Net():parameters()"))
+    assert.equal("", warnings(head .. "local net = Net() net.fc = nn.Linear(1, 1) net:named_parameters()\n"
+      .. "net.seen = net.fc(lm.ones(1, 1)) net:parameters()"))
+  end)
+  it("is warned of: a method whose name is nearly forward", function()
+    for _, name in ipairs { "foward", "forwad", "froward", "Forward", "formward" } do
+      local text = warnings("local lm = require 'luminary' local nn = lm.nn local Net = nn.Linear:extend('Net')\n"
+        .. "function Net:" .. name .. "(x) return x end\nfor _ = 1, 2 do\nNet(1, 1)(lm.ones(1, 1)) end")
+      assert.equal("script.lua:4: warning: Net: method '" .. name .. "' is never called by the library; "
+        .. "did you mean 'forward'?\n", text)
+    end
+    assert.matches("Net: method 'foward' is never", warnings(head .. "function Net:foward() end Net:extend('B')()"))
+    assert.equal("", warnings(head .. "function Net:foward() end local B = Net:extend('B')\n"
+      .. "function B:forward() end B()"))
+    assert.equal("script.lua:3: warning: Net: method 'intit' is never called by the library; did you mean 'init'?\n",
+      warnings(head .. "function Net:intit() end function Net:forward() end\nNet()"))
+    for _, name in ipairs { "forward2", "format", "reward", "forward_features", "step", "hit" } do
+      assert.equal("", warnings(head .. "function Net:" .. name .. "(x) return x end\nNet()"), name)
+      assert.equal("", warnings(head .. "function Net:foward(x) return x end function Net:forward() end\nNet()"))
+    end
+  end)
+end)
+
 describe("containers", function()
   it("lose no child whose name is the next number", function()
     local net = nn.Sequential()

@@ -104,6 +104,58 @@ describe("spectral_norm", function()
   end)
 end)
 
+describe("a module with several names", function()
+  local shapes = { bias = { 3 }, weight_g = { 3, 1, 1 }, weight_orig = { 3, 2, 2 }, weight_u = { 3 } }
+  -- Returns a net with a layer and a batch norm under three names each, and an old state for it.
+  local function shared(layer, dtype, entries)
+    local net, state = nn.Module(), {}
+    net.conv1, net.bn = layer, nn.BatchNorm1d(3)
+    net.net = nn.Sequential(nn.Sequential(net.conv1, net.bn), net.conv1, net.bn)
+    for i, at in ipairs { "conv1.", "net.0.0.", "net.1." } do
+      for _, name in ipairs(entries) do
+        state[at .. name] = i == 1 and lm.randn(shapes[name], { dtype = dtype }) or state["conv1." .. name]
+      end
+    end
+    for _, at in ipairs { "bn.", "net.0.1.", "net.2." } do -- PyTorch before 0.4.1 had no num_batches_tracked
+      for _, name in ipairs { "weight", "bias", "running_mean", "running_var" } do
+        state[at .. name] = lm.ones({ 3 }, { dtype = dtype })
+      end
+    end
+    return net:to(dtype), state
+  end
+  for _, dtype in ipairs { "float16", "bfloat16", "float32", "float64" } do
+    it("loads old states, which have each name: " .. dtype, function()
+      shapes.weight_v = { 3, 2, 2 }
+      local net, old = shared(utils.weight_norm(nn.Conv1d(2, 3, 2)), dtype, { "bias", "weight_g", "weight_v" })
+      assert.equal("<all keys matched>", tostring(net:load_state_dict(old)))
+      assert(net.net[1][1].parametrizations.weight.original1:equal(old["conv1.weight_v"]))
+      local names = keys(net:state_dict())
+      for _, at in ipairs { "conv1", "net%.0%.0", "net%.1" } do
+        assert.matches(at .. "%.parametrizations%.weight%.original0", names)
+      end
+      shapes.weight_v = { 4 }
+      local layer = utils.spectral_norm(nn.Conv1d(2, 3, 2))
+      net, old = shared(layer, dtype, { "bias", "weight_orig", "weight_u", "weight_v" })
+      assert.equal("<all keys matched>", tostring(net:load_state_dict(old)))
+      assert(net.conv1.parametrizations.weight.original:equal(old["conv1.weight_orig"]))
+    end)
+  end
+  it("runs hooks of states once for each, as PyTorch does, and fills lazy layers", function()
+    local net, from = nn.Module(), nn.Module()
+    for _, each in ipairs { net, from } do
+      each.a = nn.LazyLinear(3)
+      each.b = nn.Sequential(each.a)
+    end
+    from.a(lm.ones(1, 2))
+    local prefixes = {}
+    net.a:register_load_state_dict_pre_hook(function(_, _, prefix) prefixes[#prefixes + 1] = prefix end)
+    net:load_state_dict(from:state_dict())
+    assert.same({ "a.", "b.0." }, prefixes)
+    assert(net.b[1].weight:equal(from.a.weight))
+    assert.equal(net.a.weight, net.b[1].weight)
+  end)
+end)
+
 describe("orthogonal", function()
   local orthogonal = utils.parametrizations.orthogonal
   it("keeps rows or columns orthonormal, as they are trained", function()

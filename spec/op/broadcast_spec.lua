@@ -132,3 +132,37 @@ describe("ops of broadcast inputs", function()
     end
   end)
 end)
+
+describe("elementwise ops with parts of rows", function()
+  -- Rows of every number of bytes that moves in its own way, from a few rows to several tiles of them.
+  local widths = { 1, 2, 3, 5, 8, 10, 16, 17, 31, 33, 63, 64, 65, 127, 130 }
+  for _, dtype in ipairs { "float16", "bfloat16", "float32", "float64", "int8", "int32", "int64", "bool" } do
+    it("read and write them as they do whole tensors: " .. dtype, function()
+      local function of(...)
+        local t = lm.randint(-3, 4, { ... })
+        return dtype == "bool" and t:gt(0) or t:to(dtype == "int8" and "int8" or dtype)
+      end
+      local op = dtype == "bool" and "logical_xor" or "add"
+      for _, width in ipairs(widths) do
+        for _, rows in ipairs { 3, 41, 700 } do
+          local a, wide = of(rows, width), of(rows, width + 3)
+          local b = wide[{ {}, { 2, -3 } }]
+          local want = lm[op](a, b:clone())
+          assert(lm.equal(want, lm[op](a, b)), ("%d x %d"):format(rows, width))
+          assert(lm.equal(want, lm[op](b, a)), ("%d x %d"):format(rows, width))
+          if dtype ~= "bool" then
+            local into = wide:clone()
+            into[{ {}, { 2, -3 } }]:add_(a)
+            assert(lm.equal(want, into[{ {}, { 2, -3 } }]), ("%d x %d in place"):format(rows, width))
+            assert(lm.equal(wide[{ {}, 1 }], into[{ {}, 1 }]) and lm.equal(wide[{ {}, { -2, -1 } }],
+              into[{ {}, { -2, -1 } }]), ("%d x %d writes beside"):format(rows, width))
+          end
+        end
+        local planes = of(5, 7, width + 1) -- rows of two outer dims that do not merge, and a repeated row
+        local part, row = planes[{ {}, { 2, 6 }, { 1, -2 } }], of(width + 1)[{ { 2, -1 } }]
+        assert(lm.equal(lm[op](part:clone(), row:clone()), lm[op](part, row)), width)
+        assert(lm.equal(lm[op](part:clone(), part:clone()), lm[op](part, part)), width)
+      end
+    end)
+  end
+end)

@@ -340,6 +340,8 @@ void lm_show_warning(lua_State *L);
 void lm_show_warning_of(lua_State *L, const char *name);
 /* Returns whether warnings of silent mistakes in code ported from PyTorch are requested (ported_code.c). */
 bool lm_is_porting(void);
+/* Returns whether each line with a dim of 1 is to be reported. */
+bool lm_is_porting_lines(void);
 /* Warns of such mistakes in a call of an op, after showing a pending warning of the call. Bit i of given: argument i
  * was given; out: the first result, or NULL. */
 void lm_check_ported(lua_State *L, lm_op_id id, const void *args, uint32_t given, const lm_tensor *out);

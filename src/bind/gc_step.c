@@ -78,7 +78,8 @@ static void adapt(lm_lua *s, double now, size_t heap, size_t freed) {
   if (held > 0) {
     s->budget = held;
   } else if (worth <= cached) {
-    size_t least = share > most_share ? cached : cached / 2;
+    /* Other processes fill much of the cache: with half of these budgets collecting takes longer than memory. */
+    size_t least = share > most_share ? cached / 2 : cached / 4;
     s->budget = worth > least ? worth : least;
   } else if (s->budget < usual_budget) {
     s->budget = usual_budget;

@@ -1,5 +1,6 @@
 /* Warns of mistakes in code ported from PyTorch that raise no error: a dim of 1, which is PyTorch's 0 here, ids that
  * count from 0, and True, which is nil. Checks only if LM_PORT=1 or set_warnings("port") requests it. */
+#include <stdatomic.h>
 #include <stddef.h>
 
 #include "base/log.h"
@@ -22,8 +23,14 @@ static common_name common_name_of(const char *fn) {
   return name;
 }
 
+/* True once a dim was reported, or one that PyTorch would not have shows that the program counts from 1. */
+static atomic_bool is_known;
+
 static void warn_of_dim(lua_State *L, const char *fn, const char *arg) {
-  lm_warn("%s: %s 1 is the first dimension here (PyTorch's dim 0); PyTorch's %s=1 is 2", fn, arg, arg);
+  const bool each = lm_is_porting_lines();
+  if (atomic_exchange(&is_known, true) && !each) return; /* most dims of 1 are right */
+  lm_warn("%s: %s 1 is the first dimension here (PyTorch's dim 0); PyTorch's %s=1 is 2%s", fn, arg, arg,
+          each ? "" : "; LM_PORT=2 reports each such line");
   lm_show_warning_of(L, common_name_of(fn).text);
 }
 
@@ -196,6 +203,7 @@ void lm_check_ported(lua_State *L, lm_op_id id, const void *args, uint32_t given
   bool has_range = ids && read_range(ids, &r) == LM_OK;
   /* From here on Lua may collect, which may free the tensors. */
   if (op->kind == LM_COMP) lm_show_warning(L);
+  if (g.last) atomic_store(&is_known, true);
   if (g.first && !g.last) {
     const lm_overload *o = lm_overloads; /* x:max(dim) is max_dim */
     while (o->name && o->number != id) o++;

@@ -5,17 +5,19 @@
 #include "base/log.h"
 #include "bind/bind.h"
 
-typedef enum level { UNASKED, SILENT, USUAL, PORTING } level;
+typedef enum level { UNASKED, SILENT, USUAL, PORTING, PORTING_LINES } level;
 static atomic_int chosen; /* the level of warnings */
 
 static level level_now(void) {
   int now = atomic_load_explicit(&chosen, memory_order_relaxed);
   if (now != UNASKED) return (level)now;
-  int first = lm_variable_is_on(LM_VAR_PORT, false) ? PORTING : USUAL;
+  const char *set = lm_variable_get(LM_VAR_PORT);
+  int first = set && *set == '2' ? PORTING_LINES : lm_variable_is_on(LM_VAR_PORT, false) ? PORTING : USUAL;
   return atomic_compare_exchange_strong(&chosen, &now, first) ? (level)first : (level)now;
 }
 
-bool lm_is_porting(void) { return level_now() == PORTING; }
+bool lm_is_porting(void) { return level_now() >= PORTING; }
+bool lm_is_porting_lines(void) { return level_now() == PORTING_LINES; }
 
 void lm_show_warning(lua_State *L) { lm_show_warning_of(L, ""); }
 
@@ -91,7 +93,7 @@ LM_FUNCTION(set_warnings) {
   }
   atomic_store(&chosen, now);
   lm_watch_python_names(L);
-  return before == PORTING ? lm_return_text(L, "port") : lm_return_bool(L, before == USUAL);
+  return before >= PORTING ? lm_return_text(L, "port") : lm_return_bool(L, before == USUAL);
 }
 
 /* warn(text [, name]): shows a warning once for each line and name */

@@ -4,6 +4,7 @@
 --- class. LuaJIT calls __len only for userdata, so that `#object` is object:len() or an error; ipairs(object) and
 --- pairs(object) are errors. For an empty table they would be 0 and empty loops.
 local debug = require "debug"
+local core = require "luminary.core"
 local options = require "luminary.base.options"
 local signature = require "luminary.base.signature"
 local fail = options.fail
@@ -63,6 +64,11 @@ local function no_init() end
 
 --- Returns the arguments of `init`. A class of the library takes them by name too, and at most those `init` names.
 function class.arguments(of, ...)
+  local near = of.__near
+  if near and rawget(of, near[2]) == nil and rawget(near[3], near[2]) == nil and of[near[2]] then
+    core.warn(("%s: method '%s' is never called by the library; did you mean '%s'?"):format(near[3].__name,
+      near[1], near[2]))
+  end
   if of.init == no_init and options.count(...) > 0 then
     fail("%s: takes no arguments; define function %s:init(…) to accept some%s", of.__name, of.__name,
       of.super and "" or (', in a class from %s:extend("Name")'):format(of.__name))
@@ -183,9 +189,16 @@ local theirs = {
   __call = "forward", __call__ = "forward", __tostring = "repr", __str__ = "repr", __repr__ = "repr",
 }
 
+-- Methods that users define, whose misspelling would leave the base class's in their place: foward.
+local defined_by_users = {"forward", "init"}
+
 -- Sets a method of a user's class; the library may call it with more arguments than it names.
 local function set_own_method(of, name, method)
   local ours = theirs[name]
+  local near = type(name) == "string" and core.nearest(name, defined_by_users)
+  if near and name ~= near and name:lower():match("^" .. near:sub(1, 1) .. ".*" .. near:sub(-1) .. "$") then
+    rawset(of, "__near", {name, near, of})
+  end
   if ours and (of[ours] or ours == "len") then
     fail("%s: '%s' is named %s here; define function %s:%s(…)", of.__name, name, ours, of.__name, ours)
   end

@@ -37,8 +37,21 @@ local statements = {
   with = "a scope takes a function: lm.no_grad(function() … end)", del = "x = nil", raise = 'error("…")',
   assert = "assert(x == 1)", let = "local x = …", const = "local x = …", var = "local x = …",
   pass = "an empty block needs no statement", continue = "Lua has no continue: put the rest into if … then … end",
-  print = "print(x)", lambda = lambda, async = "function name(x) … end",
+  print = "print(x)", lambda = lambda, async = "function name(x) … end", yield = "coroutine.yield(x)",
+  global = "a name without local is a global", nonlocal = "functions assign to local names around them as to their own",
+  ["if"] = "if x == 1 then … end", ["else"] = "if x == 1 then … else … end", try = python.try,
+  ["while"] = "while true do … end", ["for"] = "for i = 1, n do … end; for i, v in ipairs(list) do … end",
 }
+
+local blocks = lists.set "if elif else while for try def class with async"
+
+--- Returns the hint for a line that begins a block of Python, such as `if a:`; nil for others.
+function hints.block(line)
+  local bare = gsub(gsub(line, "'[^']*'", "''"), '"[^"]*"', '""')
+  local word = match(bare, "^%s*(%a+)%f[%W].*:%f[%s%z]")
+  local is_lua = find(bare, "%f[%w]then%f[%W]") or find(bare, "%f[%w]do%f[%W]")
+  return blocks[word] and not is_lua and statements[word] or nil
+end
 
 -- Globals that PyTorch programs expect; Python's are in help/python_names.lua.
 local globals = {
@@ -115,14 +128,30 @@ local function several(problem)
   end
 end
 
+-- Returns the hint for a block of Python above the place where LuaJIT finds that it lacks a word.
+local function block(problem)
+  for at = problem.number or 0, (problem.number or 0) - 20, -1 do
+    local hint = hints.block(problem.lines[at] or "")
+    if hint then return hint end
+  end
+end
+
 local rows = {
   -- ---- syntax errors
   {"expected near", "%f[%w]lambda%f[%W][%w_, ]*:", lambda},
   {"[ld] near '::'", "%[[^%]]*::", steps},
   {"[ld] near ':'", "%[[^%]]*:", slices},
   {"function arguments expected near '%]'", "%[[^%]]*:", slices},
-  {"'then' expected near ':'", nil, "if x == 1 then … end"},
-  {"'do' expected near ':'", nil, "for i = 1, n do … end, while … do … end"},
+  {"function arguments expected near '='", "^%s*[%w_.]+%s*:", "Lua has no annotations of types: local x = 3"},
+  {"'%)' expected near ','", "%([^()]*,", "a tuple is a list in braces: f({a, b}, 1); several results have no "
+    .. "parentheses: a, b = f()"},
+  {"[ld] near '#'", nil, "comments begin with --"},
+  {"attempt to get length of global", "^%s*#%s", "comments begin with --"},
+  {"[ld] near '\"", '"""', "a text of several lines is [[…]], a comment --[[…]]"},
+  {"[ld] near '@'", "^%s*@", "a decorator is a call: f = decorator(f)"},
+  {"expected near 'if'", "%sif%s.*%selse%s", "a if c else b is c and a or b"},
+  {"'=' expected near", "%f[%w]pass%f[%W]", statements.pass},
+  {"expected near", nil, block},
   {"ambiguous syntax", nil, "a line that begins with ( continues the one before: write ;(…), or name the value first: "
     .. "local loss = …"},
   {"[ld] near '/'", "^%s*//", "comments begin with --"},
@@ -145,7 +174,7 @@ local rows = {
   {"'%)' expected near '='", "[%(,]%s*[%a_][%w_]*%s*=[^=]", "arguments by name stand in a table at the end: "
     .. "f(x, {dim = 2})"},
   {"'}' expected near ':'", nil, 'a dict is {name = value}, or {["a name"] = value}'},
-  {"expected near 'is'", "%f[%w]is%f[%W]", "x is None is x == nil, x is not None is x ~= nil"},
+  {"expected near '[isNonet]+'", "%f[%w]is%f[%W]", "x is None is x == nil, x is not None is x ~= nil"},
   {"'%)' expected near '%.'", "[\"']%.%a", 'a method of a text in quotes is ("text"):upper()'},
   {"'=' expected near", "^%s*(%a+)", function(problem) return statements[match(problem.line, "^%s*(%a+)")] end},
   -- ---- runtime errors
@@ -341,6 +370,7 @@ local function locate(problem, before)
   local source = info and sub(info.source, 1, 1) == "@" and sub(info.source, 2) or path
   local text, lines = source and text_of(source) or "", {}
   for line in gmatch(text, "([^\n]*)\n?") do lines[#lines + 1] = #line <= LONGEST and line or "" end
+  while number and number > 1 and not find(lines[number] or "", "%S") do number = number - 1 end -- at the file's end
   problem.number, problem.lines, problem.line = number, lines, lines[number]
   function problem.value(path_of_names) return variable and value_at(variable, path_of_names) end
   function problem.find(name)

@@ -1,4 +1,5 @@
 --- Reads a chunk at the prompt, of one line or several.
+local hints = require "luminary.cli.error_hints"
 local incomplete_chunk = require "luminary.cli.incomplete_chunk"
 
 local load, select, concat, max = load, select, table.concat, math.max
@@ -44,8 +45,9 @@ local function compile(text)
     return nil, ("%s:%s: %s:%s() calls a method, %s.%s is a field"):format(of, name, of, name, of, name)
   end
   local eof = "near '<eof>'"
-  if find(as_expression, eof, 1, true) or find(problem, eof, 1, true) then return nil, true end
-  return nil, problem
+  local more = find(as_expression, eof, 1, true) or find(problem, eof, 1, true)
+  if more and not hints.block(match(text, "[^\n]*")) then return nil, true end
+  return nil, find(text, "^%s*[%a_(]") and problem or as_expression -- of 2 * x // 3 the statement's is that of the 2
 end
 
 local SMALL = 1024 -- bytes that are compiled after every line, so that errors show at once
@@ -77,7 +79,7 @@ return function(read)
       end
     end
     local next_line
-    next_line, interrupted = read ">> "
+    next_line, interrupted = read(find(lines[#lines], "%S") and ">> " or ">> (Ctrl-C drops this input) ")
     if interrupted then return "" end
     if not next_line then return concat(lines, "\n"), nil, "unfinished chunk" end
     lines[#lines + 1], size = next_line, size + #next_line + 1

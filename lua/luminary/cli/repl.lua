@@ -2,6 +2,7 @@
 --- expression, whose values are printed; read_chunk.lua prompts "> " and reads a chunk. After errors, also those of
 --- printing, after Ctrl-C, and after any change of the globals, the prompt continues.
 local lm = require "luminary"
+local lists = require "luminary.base.lists"
 local cli = require "luminary.cli"
 local help = require "luminary.help"
 local hints = require "luminary.cli.error_hints"
@@ -12,7 +13,8 @@ local read_chunk = require "luminary.cli.read_chunk"
 local screen_text = require "luminary.cli.screen_text"
 
 local repl = {}
-local pcall, xpcall, select, rawset, type = pcall, xpcall, select, rawset, type
+local pcall, xpcall, select, rawset, rawget, type = pcall, xpcall, select, rawset, rawget, type
+local rawequal = rawequal
 local find, match, gsub, write = string.find, string.match, string.gsub, io.stdout.write
 
 local BANNER = [[
@@ -31,6 +33,7 @@ lines. Ctrl-C drops what is typed, or ends what runs; Ctrl-D leaves.
 ]] .. commands.HELP
 
 local globals, stdout = _G, io.stdout
+local known = lists.copy(globals) -- the globals that no input has assigned
 
 -- Prints a line; ignores errors, which could not be printed either.
 local function say(text) pcall(write, stdout, text, "\n") end
@@ -48,7 +51,16 @@ local function evaluate(chunk, guarded)
   return ok
 end
 
---- Prints the answer to `?name`: the help of the name, or names that are near.
+-- Returns the value of a path of the session's own variables; nil for others, for methods and for fields of tensors.
+local function own_value(path)
+  local first, owner = match(path, "^[%a_][%w_]*"), match(path, "^(.+)%.[%w_]+$")
+  if not first or find(path, ":") or rawequal(rawget(globals, first), known[first]) then return nil end
+  local value = complete.value(path, globals)
+  if owner and (type(value) == "function" or lm.is_tensor(complete.value(owner, globals))) then return nil end
+  return value
+end
+
+--- Returns the answer to `?name`: what the session's variable is, the help of the name, or names that are near.
 function repl.help(text)
   local asked = gsub(text, "%s*%b()%s*$", "") -- ?lm.sum(x) means ?lm.sum
   local path = match(asked, "^%s*%?%s*([%w_%.:%[%]]*[%w_%]])%s*$")
@@ -58,6 +70,8 @@ function repl.help(text)
     if words then found, why = help.text(words) end
     return words and help.wrapped(found or why) or HELP
   end
+  local own = own_value(path)
+  if own then return help.wrapped(help.value(path, own)) end
   local owner = match(path, "^(.+)[%.:][%w_]+$")
   local found, why = help.text(path, owner and complete.value(owner, globals))
   local value = not found and complete.value((gsub(path, ":", ".")), globals)
@@ -116,6 +130,7 @@ function repl.run()
     lm = lm, nn = lm.nn, F = lm.nn.functional, optim = lm.optim, data = lm.data, dist = lm.dist, help = lm.help,
   } do
     rawset(globals, name, value)
+    known[name] = value
   end
   help.show = function(text) say(help.wrapped(text)) end
   local read, remember = line.reader(function(text, word) return complete.words(text, globals, word) end)

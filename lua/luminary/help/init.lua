@@ -334,14 +334,14 @@ end
 -- Returns the text of the entries of a name: the first in full, then others in the same case, then other entries with
 -- that word. `query`: the word, if it has no qualifier.
 local function of_entries(list, name, query)
-  local entry_text, search = load_module("luminary.help.entry").text, load_module "luminary.help.search"
+  local entries, search = load_module "luminary.help.entry", load_module "luminary.help.search"
   local texts, said, shown = {}, {}, {}
   for _, entry in ipairs(list) do
     local text = help.of(entry)
     local same = is_class(entry.value) and entry.value or text -- a class has one text for all its names
     local fits = #texts == 0 or entry.name == name and #texts < MAX_TEXTS
     if text and not said[same] and fits then
-      texts[#texts + 1] = #texts == 0 and entry_text(entry) or text
+      texts[#texts + 1] = #texts == 0 and entries.text(is_class(entry.value) and entries.main(entry) or entry) or text
       said[same], shown[entry] = true, true
     elseif text and said[same] then
       shown[entry] = true
@@ -416,7 +416,7 @@ function help.text(path, of) -- `of`: the value before the last dot or colon, if
   end
   local qualifier, name = path:match("^(.*)[%.:]([%w_]+)$")
   name = name or path:match("^[%w_]+$")
-  if not name then return nil, ("no '%s'"):format(path) end
+  if not name then return of_search(path) or nil, ("no '%s'"):format(path) end
   local text, why = of_path(path, qualifier, name, of)
   if text or why then return text, why end
   text = of_entries(candidates(qualifier, name), name, not qualifier and name or nil)
@@ -443,6 +443,22 @@ function help.ask(path)
   help.show(text or why)
 end
 
+-- Returns the dtype and place of a tensor, or the number of a module's parameters and their shapes; "" for others.
+local function details(value)
+  if core.is_tensor(value) then
+    return (", %s on %s%s"):format(value.dtype, value.device, value.requires_grad and ", requires_grad" or "")
+  elseif not options.is("module", value) then
+    return ""
+  end
+  local count, lines = 0, {}
+  for path, p in value:named_parameters() do
+    count = count + p:numel()
+    lines[#lines + 1] = ("\n  %s [%s]"):format(path, table.concat(p.shape, ", "))
+  end
+  return (", %d parameters in %d tensors%s%s"):format(count, #lines, table.concat(lines, "", 1, math.min(#lines, 20)),
+    #lines > 20 and "\n  …" or "")
+end
+
 --- Returns the text for a value called `name`; without a name, that of the public entry with the same value.
 function help.value(name, value)
   value = index.called(value)
@@ -457,7 +473,7 @@ function help.value(name, value)
   end
   local record = class.record(value)
   local text = record and explain(record.class.__name)
-  return ("%s is %s%s"):format(name, options.describe(value), text and "\n" .. text or "")
+  return ("%s is %s%s%s"):format(name, options.describe(value), details(value), text and "\n\n" .. text or "")
 end
 
 return options.exact_all(help)

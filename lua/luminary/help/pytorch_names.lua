@@ -33,6 +33,9 @@ local of_ops = {
   nextafter = "lm.finfo(x.dtype).eps is the distance from 1 to the next number",
   vmap = "lm.func.vmap(f) is that",
 }
+local of_a_loop = "a loop of a few lines is in charge: `luminary help early stopping` shows one that stops"
+local of_lazy = "parameters of lazy layers, such as nn.LazyLinear, are nil until the first input"
+local no_sparse = "there are no sparse tensors here; lm.zeros(n, m):index_put({i, j}, v, true) makes a dense one"
 local fusing = "nothing is compiled, but lm.fuse(f) computes elementwise ops in a row together, f a function or module"
 local bars = "lm.watch.progress.new(total) makes a bar, and bar:over(loader:epoch(1)) iterates with it"
 local profiling = "lm.profile(f) records the ops of a call, and lm.profile {schedule = {…}} those of steps"
@@ -134,11 +137,11 @@ other.tensors = with(pairs_of([[numpy=totable resize=resize_ resize_as=resize_as
 })
 
 other.luminary = with(pairs_of([[
-  random=rand Tensor=FloatTensor from_numpy=tensor repeat=repeat_tensor distributed=dist
+  random=rand from_numpy=tensor repeat=repeat_tensor distributed=dist
   multiprocessing=mp F=nn.functional set_default_tensor_type=set_default_dtype
   gammainc=igamma gammaincc=igammac gammaln=lgamma multigammaln=mvlgamma psi=digamma expit=sigmoid]],
   [[
-  sparse export fx gru instance_norm layer_norm_ lstm matrix_rank mps rrelu set_num_interop_threads solve swapaxes_
+  export fx gru instance_norm layer_norm_ lstm matrix_rank mps rrelu set_num_interop_threads solve swapaxes_
   xpu airy_ai entr erfcx log_ndtr ndtr ndtri xlog1py zeta i0 i0e i1 i1e
   bessel_j0 bessel_j1 bessel_y0 bessel_y1 spherical_bessel_j0 modified_bessel_i0 modified_bessel_i1 modified_bessel_k0
   modified_bessel_k1 chebyshev_polynomial_t chebyshev_polynomial_u hermite_polynomial_h laguerre_polynomial_l
@@ -155,6 +158,10 @@ other.luminary = with(pairs_of([[
   special = "those of its functions that this version has are in lm itself: lm.erfinv(x), lm.xlogy(x, y), lm.lgamma(x)",
   repeat_ = "it is lm.repeat_tensor(x, 2, 3); Lua reserves the word repeat",
   Stream = "lm.cuda.Stream makes one", Event = "lm.cuda.Event makes one", cpu = "\"cpu\" is a string",
+  Tensor = "lm.empty(2, 3) makes one of that size, lm.tensor {1, 2} one of values; lm.is_tensor(x) asks",
+  quantize_per_tensor = int8, quantize_per_channel = int8, from_dlpack = "x:data_ptr() is the address, for the FFI",
+  nested = "nn.utils.rnn.pad_sequence(list) pads tensors of several lengths", callbacks = of_a_loop,
+  hungarian = "lm.linear_sum_assignment(cost) matches rows to columns",
   accelerator = "lm.cuda is what there is", torch = "lm is the library itself",
   profiler = profiling, tqdm = bars,
   torchvision = "lm.vision is that; lm.data has the sets, lm.models the networks",
@@ -170,16 +177,17 @@ other.nn = with(pairs_of([[
   DistributedDataParallel=parallel.DistributedDataParallel clip_grad_norm_=utils.clip_grad_norm_
   clip_grad_value_=utils.clip_grad_value_ NLLLoss2d=NLLLoss Container=Sequential]],
   "RNNBase RNNCellBase quantized qat"), {
+  UninitializedParameter = of_lazy, UninitializedBuffer = of_lazy,
+  attention = "F.scaled_dot_product_attention and nn.MultiheadAttention choose the kernel by themselves",
   LinearCrossEntropyOptions = "nn.LinearCrossEntropyLoss takes {chunk_size = n}",
   Buffer = "net:register_buffer(name, tensor) makes one", modules = "the layers are in nn itself",
   parameter = "nn.Parameter makes one",
   Lambda = "any Module's forward is a function: nn.Module:extend(\"Name\")",
 })
 
-other["nn.functional"] = pairs_of([[
-  erf=lm.erf sigmoid_=lm.sigmoid_ tanh_=lm.tanh_ gelu_tanh=lm.gelu_tanh log_sigmoid=logsigmoid]],
-  [[
-  multi_head_attention_forward]])
+other["nn.functional"] = with(pairs_of([[linear_sum_assignment=lm.linear_sum_assignment
+  erf=lm.erf sigmoid_=lm.sigmoid_ tanh_=lm.tanh_ gelu_tanh=lm.gelu_tanh log_sigmoid=logsigmoid]], ""),
+  {multi_head_attention_forward = "nn.MultiheadAttention has the weights and calls F.scaled_dot_product_attention"})
 for pool in ([[max_pool1d max_pool2d max_pool3d adaptive_max_pool1d adaptive_max_pool2d adaptive_max_pool3d
   fractional_max_pool2d fractional_max_pool3d]]):gmatch "%S+" do
   other["nn.functional"][pool .. "_with_indices"] = pool .. " has {return_indices = true}"
@@ -189,7 +197,13 @@ other["nn.init"] = pairs_of("", [[orthogonal]])
 
 other["nn.utils"] = pairs_of([[
   clip_grad_norm=clip_grad_norm_ clip_grad=clip_grad_norm_ checkpoint=lm.autograd.checkpoint
-  checkpoint_sequential=lm.autograd.checkpoint_sequential]], "prune")
+  checkpoint_sequential=lm.autograd.checkpoint_sequential fusion=fuse_conv_bn_eval]], "")
+other["nn.utils"].prune = "nn.utils.parametrize.register_parametrization(m, \"weight\", mask) applies a mask's module"
+other.func = add_sentences({}, {
+  {"lm.func.jvp(f, primals, tangents) computes f and its derivative along the tangents", "linearize hvp"},
+  {"nothing is traced here; functions take tensors as they are", "functionalize debug_unwrap"},
+  {"nn.BatchNorm2d(n, {track_running_stats = false}) has none to update", "replace_all_batch_norm_modules_"},
+})
 
 other.optim = with(pairs_of([[
   adamw=AdamW
@@ -198,7 +212,8 @@ other.optim = with(pairs_of([[
   CosineAnnealingLR=lr_scheduler.CosineAnnealingLR OneCycleLR=lr_scheduler.OneCycleLR CyclicLR=lr_scheduler.CyclicLR
   CosineAnnealingWarmRestarts=lr_scheduler.CosineAnnealingWarmRestarts LambdaLR=lr_scheduler.LambdaLR
   MultiplicativeLR=lr_scheduler.MultiplicativeLR ReduceLROnPlateau=lr_scheduler.ReduceLROnPlateau
-  SequentialLR=lr_scheduler.SequentialLR ChainedScheduler=lr_scheduler.ChainedScheduler EMA=AveragedModel]], ""), {
+  SequentialLR=lr_scheduler.SequentialLR ChainedScheduler=lr_scheduler.ChainedScheduler EMA=AveragedModel
+  ExponentialMovingAverage=AveragedModel]], ""), {
   SparseAdam = "gradients of Embedding are dense here: optim.Adam",
 })
 
@@ -209,13 +224,15 @@ other.text = pairs_of([[
   GPT2TokenizerFast=ByteLevelBPETokenizer BertTokenizerFast=BertWordPieceTokenizer]], "")
 
 other["optim.lr_scheduler"] = pairs_of("SWALR=lm.optim.SWALR _LRScheduler=LRScheduler", "")
-add_sentences(other.optim, {{warming_up, of_warm_up}})
-add_sentences(other["optim.lr_scheduler"], {{warming_up, of_warm_up}})
-
-other["optim.swa_utils"] = add_sentences({}, {
-  {"optim.AveragedModel(net, {decay = 0.999}) has it", "get_ema_multi_avg_fn get_ema_avg_fn"},
-  {"optim.AveragedModel(net) takes the plain average", "get_swa_multi_avg_fn get_swa_avg_fn"},
-})
+other["optim.swa_utils"] = {}
+for _, library in ipairs {"optim", "optim.lr_scheduler", "optim.swa_utils", "luminary"} do
+  add_sentences(other[library], {
+    {warming_up, of_warm_up}, {of_a_loop, "EarlyStopping early_stopping"},
+    {"optim.AveragedModel(net, {decay = 0.999}) has it", "get_ema_multi_avg_fn get_ema_avg_fn"},
+    {"optim.AveragedModel(net) takes the plain average", "get_swa_multi_avg_fn get_swa_avg_fn"},
+    {no_sparse, "sparse sparse_coo_tensor sparse_csr_tensor"},
+  })
+end
 
 other.data = with(pairs_of([[
   TensorDataSet=TensorDataset Dataloader=DataLoader StatefulDataLoader=DataLoader dataset=Dataset
@@ -226,7 +243,7 @@ other.data = with(pairs_of([[
   ChainDataset StackDataset default_convert IterDataPipe MapDataPipe
   ]]), {transforms = "lm.vision.transforms is that"})
 
-other.watch = {tqdm = bars, trange = bars}
+other.watch = {tqdm = bars, trange = bars, EarlyStopping = of_a_loop}
 
 -- Options of PyTorch's functions with the same name.
 local weights = "nothing is downloaded; {weights = path} takes torchvision's .pth, as load_state_dict does"
@@ -450,7 +467,9 @@ add_sentences(other.mp, {
 other.autograd = with(pairs_of([[
   no_grad=lm.no_grad enable_grad=lm.enable_grad set_grad_enabled=lm.set_grad_enabled grad_mode=lm.no_grad
   function=Function]], [[
-  forward_ad graph jacobian hessian]]), {
+  graph]]), {
+  forward_ad = "lm.func.jvp(f, primals, tangents) computes derivatives along the tangents",
+  jacobian = "lm.autograd.functional.jacobian(f, inputs)", hessian = "lm.autograd.functional.hessian(f, inputs)",
   profiler = profiling, Variable = "tensors record by themselves: lm.tensor(v, {requires_grad = true})",
   inference_mode = "lm.no_grad(function() … end) is what there is",
   is_grad_enabled = "lm.is_grad_enabled() asks",

@@ -127,9 +127,8 @@ local function all_rows()
   return list
 end
 
--- Returns the tier of a match: 0 if a word is the name, 1 if all are words of the path, 1.5 for a synonym, 2 if some
--- are in the first sentence or are an acronym (ASGD), 3 if some, of four letters or more, are a part of a word; else
--- nil.
+-- Returns the tier of a match: 0 if a word is the name, 1 if all are words of the path, 1.5 for a synonym or an acronym
+-- (ASGD), 2 if some are in the first sentence, 3 if some, of four letters or more, are a part of a word; else nil.
 local function tier_of(row, terms)
   local tier = 0
   for _, term in ipairs(terms) do
@@ -138,9 +137,9 @@ local function tier_of(row, terms)
       tier = math.max(tier, 0)
     elseif of_path == 1 or row.path:find("%f[%w]" .. term.word:gsub("%p", "%%%0")) then
       tier = math.max(tier, 1)
-    elseif of_path then
+    elseif of_path or #term.word > 2 and row.each.path:find(term.word:upper(), 1, true) then
       tier = math.max(tier, 1.5)
-    elseif strength(row.sentence, term) or #term.word > 2 and row.each.path:find(term.word:upper(), 1, true) then
+    elseif strength(row.sentence, term) then
       tier = math.max(tier, 2)
     elseif #term.word > 3 and row.path:find(term.word, 1, true) then
       tier = 3
@@ -302,11 +301,12 @@ function search.lines(list)
   return table.concat(lines, "\n")
 end
 
---- Returns the line "See also: …" with other matches of a query, or nil. `but`: the set of entries already shown.
+--- Returns the line "See also: …" with other names that have a query's words, or nil. `but`: the set of entries already
+--- shown.
 function search.see_also(query, but)
   local names, shown = {}, {}
   for each in pairs(but) do shown[entry.main(each)] = true end
-  for _, each in ipairs(search.find(query, 2)) do
+  for _, each in ipairs(search.find(query, 1.5)) do
     if not shown[each] then names[#names + 1] = each.path end
   end
   return #names > 0 and "\nSee also: " .. table.concat(names, ", ") or nil

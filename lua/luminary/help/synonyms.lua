@@ -13,7 +13,7 @@ imbalanced, imbalance, unbalanced, rare classes, class weights
 memory use, memory usage, memory consumption, less memory, gpu memory, save gpu memory, save memory
 out of memory, oom, memory runs out, not enough memory
 fine-tune, finetune, fine tuning, fine-tuning, finetuning, transfer learning, pretrained
-mixed precision, amp, fp16, bf16, half precision, autocast
+mixed precision, amp, fp16, bf16, half precision, autocast, half precision training, fp16 training, bf16 training
 resume, continue training, restart training
 export, onnx, torchscript, convert onnx, convert to onnx, convert from onnx, convert model
 augmentation, augment
@@ -42,6 +42,9 @@ sequence, time series, variable length
 save, store
 load, read
 embedding, word vectors, word2vec
+lookup table, embedding lookup, embedding table
+bmm, matmul, batch matrix multiply, batch matrix multiplication, batched matrix multiplication, batch matmul
+make a tensor, numpy array to tensor, numpy to tensor, array to tensor, list to tensor, from numpy
 chat, chatbot, llm, language model
 exponential moving average, ema, averaged weights, swa
 error, exception, crash

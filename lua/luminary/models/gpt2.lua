@@ -32,6 +32,7 @@ Conv1D.weight_dims = {output = 2, input = 1}
 
 -- sums: the number of residual sums, if the layer is before one of them; otherwise nil.
 function Conv1D:init(inputs, outputs, sums)
+  self.nf, self.nx, self.in_features, self.out_features = outputs, inputs, inputs, outputs -- transformers', nn.Linear's
   self.deviation = DEVIATION / math.sqrt(sums or 1)
   self.weight = layer.parameter({inputs, outputs}, {})
   self.bias = layer.parameter({outputs}, {})
@@ -49,6 +50,8 @@ function Conv1D:forward(x)
   shape[#shape] = self.bias:size(1)
   return ops.addmm(self.bias, x:flatten(1, -2), self.weight):view(shape)
 end
+
+function Conv1D:extra_repr() return ("nf=%d, nx=%d"):format(self.nf, self.nx) end
 
 function Conv1D:to_int8() return nn.Int8Linear(self.weight:t(), self.bias) end
 

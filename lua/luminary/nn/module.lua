@@ -194,11 +194,17 @@ local function walk(self, visit, prefix, repeated, seen)
   return seen
 end
 
--- Warns of modules and parameters that are only in a plain table of a module: they compute, but are not trained, saved,
--- moved or averaged.
+-- Warns of modules and parameters that are only in a plain table of a module, and of tensors to train that are no
+-- parameters: they compute, but are not trained, saved, moved or averaged.
 local function warn_of_hidden(modules, params)
   for module in pairs(modules) do
-    for name, value in pairs(record_of(module).values) do
+    local record = record_of(module)
+    for name, value in pairs(record.values) do
+      if core.is_tensor(value) and not record.kind[name] and not params[value] and value.requires_grad
+        and value.is_leaf then
+        core.warn(("%s: %s requires a gradient and is no nn.Parameter, so that parameters(), state_dict() and to() "
+          .. "skip it; self.%s = nn.Parameter(t) registers it"):format(module.__name, tostring(name), tostring(name)))
+      end
       for key, v in pairs(is_plain(value) and value or {}) do
         if is_module(v) and not modules[v] or core.is_tensor(v) and parameter.is(v) and not params[v] then
           core.warn(("%s: %s[%s] is in a plain table, so that parameters(), state_dict() and to() skip it; "

@@ -366,15 +366,13 @@ local function state_of(self, prefix, out)
   return out
 end
 
--- Calls f(module, prefix of its names in state_dict) for the module and all descendants, once each.
-local function each_prefix(self, f, prefix, seen)
-  seen = seen or {}
-  if seen[self] then return end
-  seen[self], prefix = true, prefix or ""
+-- Calls f(module, prefix of its names in state_dict) for the module and all descendants, once for each name.
+local function each_prefix(self, f, prefix)
+  prefix = prefix or ""
   f(self, prefix)
   local record = record_of(self)
   for _, name in ipairs(record.child) do
-    each_prefix(record.values[name], f, record.class.transparent and prefix or prefix .. name .. ".", seen)
+    each_prefix(record.values[name], f, record.class.transparent and prefix or prefix .. name .. ".")
   end
 end
 

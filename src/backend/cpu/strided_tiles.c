@@ -249,21 +249,54 @@ static char *element_at(const lm_tiles *t, const lm_operand *o, const cursor *c)
   return o->data + offset * (int64_t)o->bytes;
 }
 
+/* Copies rows of n bytes that begin at multiples of the pitches; a short row by two moves that may overlap, since a
+ * call takes as long as ten elements. */
+static void copy_rows(char *restrict to, int64_t to_pitch, const char *restrict from, int64_t from_pitch, size_t n,
+                      int rows) {
+#define COPY_BY(size)                                                           \
+  if (n >= (size) && n <= 2 * (size)) {                                         \
+    for (int i = 0; i < rows; i++, to += to_pitch, from += from_pitch) {        \
+      memcpy(to, from, size), memcpy(to + n - (size), from + n - (size), size); \
+    }                                                                           \
+    return;                                                                     \
+  }
+  COPY_BY(4);
+  COPY_BY(8);
+  COPY_BY(16);
+  COPY_BY(32);
+#undef COPY_BY
+  for (int i = 0; i < rows; i++, to += to_pitch, from += from_pitch) {
+    if (n < 64 || n > 512) {
+      memcpy(to, from, n);
+      continue;
+    }
+    for (size_t k = 0; k < n - 32; k += 32) memcpy(to + k, from + k, 32);
+    memcpy(to + n - 32, from + n - 32, 32);
+  }
+}
+
 /* Moves n elements between a tile and an operand that is not linear, run by run along the last dim. */
 static void move_runs(const plan *p, const lm_operand *o, cursor c, int n, char *tile, bool store) {
   const lm_tiles *t = p->t;
   const int last = t->ndim - 1;
   const int64_t bytes = (int64_t)o->bytes;
+  const bool copies = o->dtype == t->compute && o->stride[last] == 1;
   char *at = element_at(t, o, &c);
   while (n > 0) {
     const int run = (int)lm_min(t->size[last] - c.index[last], n);
-    if (store) {
+    int rows = 1; /* whole ones, moved at once */
+    if (copies) {
+      const int64_t pitch = last > 0 ? o->stride[last - 1] * bytes : 0, row = run * bytes;
+      if (last > 0 && run == t->size[last]) rows = (int)lm_min(t->size[last - 1] - c.index[last - 1], n / run);
+      copy_rows(store ? at : tile, store ? pitch : row, store ? tile : at, store ? row : pitch, (size_t)row, rows);
+      if (rows > 1) c.index[last - 1] += rows - 1, at += (rows - 1) * pitch;
+    } else if (store) {
       p->loops->store[o->dtype](at, o->stride[last], tile, run);
     } else {
       p->loops->load[o->dtype](tile, at, o->stride[last], run);
     }
-    tile += (size_t)run * p->num;
-    n -= run;
+    tile += (size_t)rows * (size_t)run * p->num;
+    n -= rows * run;
     c.index[last] += run;
     at += run * o->stride[last] * bytes;
     for (int d = last; d > 0 && c.index[d] == t->size[d]; d--) {
