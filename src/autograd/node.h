@@ -32,9 +32,10 @@ typedef struct lm_edge {
 
 typedef struct lm_hook_entry {
   _Atomic int32_t rc;
-  bool after; /* true: runs after accumulation; false: before the gradient is passed on */
+  enum { LM_HOOK_BEFORE, LM_HOOK_AFTER, LM_HOOK_LAST } when; /* the gradient is passed on; accumulated */
   int64_t id;
   lm_hook hook;
+  lm_status (*begin)(void *ctx, bool create_graph); /* of LM_HOOK_LAST (lm_register_last_hook) */
   struct lm_hook_entry *next;
 } lm_hook_entry;
 
@@ -44,10 +45,11 @@ typedef struct lm_watch {
   _Atomic int32_t rc;
   _Atomic bool retain; /* true if the .grad of a non-leaf is kept (retain_grad) */
   bool orphaned;       /* true once the tensor is freed: hooks run, .grad is not kept */
+  _Atomic bool begins; /* true if a hook has ever had a `begin` */
   pthread_mutex_t lock;
   lm_tensor *grad;
   lm_tensor *_Atomic grad_buffer; /* memory for a leaf's gradients; needs the lock, except to test for NULL */
-  lm_hook_entry *hooks;
+  lm_hook_entry *hooks;           /* by `when` */
 } lm_watch;
 
 typedef struct lm_node_out {

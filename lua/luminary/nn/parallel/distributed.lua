@@ -98,7 +98,7 @@ DDP.init = signature.of([[DistributedDataParallel(module: module, {device_ids: t
     or load_module("luminary.distributed.cost_model").bucket_size(bytes))
   self.reduced = {parameters = params, names = names, options = {
     first_bytes = math.min(cap, 2 ^ 20), cap_bytes = cap, find_unused = opts.find_unused_parameters,
-    static_graph = opts.static_graph, weighted = opts.batch_dim ~= false,
+    static_graph = opts.static_graph, separate = not opts.gradient_as_bucket_view, weighted = opts.batch_dim ~= false,
   }}
   if group.size == 1 then return end
 
