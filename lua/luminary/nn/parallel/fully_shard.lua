@@ -389,8 +389,8 @@ local function new_pass(unit, module, ...)
   if step then pass.weights = step.weights end
   if before then before.before = nil end
   autograd.free_returned()
-  if unit.batch_dim then pass.size = step and step.samples or batch_size(who, unit.batch_dim, ...) end
   if not core.is_grad_enabled() then return pass end
+  if unit.batch_dim then pass.size = step and step.samples or batch_size(who, unit.batch_dim, ...) end
   for prefix, m in module:named_modules() do
     local record = records.of(m)
     for _, name in ipairs(record.param) do
