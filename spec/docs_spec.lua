@@ -1,5 +1,6 @@
 -- README and docs/: their programs run, the shown output is true, their commands and links exist.
 local markdown = require "spec.support.markdown"
+local ranks = require "spec.support.ranks"
 local temp = require "spec.support.temp"
 
 local MAX_LINES = 299      -- lines of a page of docs/
@@ -39,6 +40,15 @@ describe("README and docs #unsanitized", function()
       end
       local ok, text = temp.run(folder, ("timeout %d luajit spec/support/docs_page.lua %s"):format(SECONDS, path))
       assert(ok, text)
+    end)
+  end
+
+  for path, n in pairs { ["docs/howto/sharded.md"] = 4, ["docs/howto/several_gpus.md"] = 2 } do
+    it(("%s: its programs run in order on %d ranks"):format(path, n), function()
+      local got = ranks.run {
+        n = n, file = "spec/support/docs_page.lua", args = path, env = { DOCS_FOLDER = folder }, timeout = SECONDS,
+      }
+      assert(got.ok, got.text)
     end)
   end
 
