@@ -43,10 +43,10 @@ describe("README and docs #unsanitized", function()
     end)
   end
 
-  for path, n in pairs { ["docs/howto/sharded.md"] = 4, ["docs/howto/several_gpus.md"] = 2 } do
-    it(("%s: its programs run in order on %d ranks"):format(path, n), function()
+  for _, n in ipairs { 2, 4 } do
+    it(("docs/howto/sharded.md: its programs run in order on %d ranks"):format(n), function()
       local got = ranks.run {
-        n = n, file = "spec/support/docs_page.lua", args = path, env = { DOCS_FOLDER = folder }, timeout = SECONDS,
+        n = n, file = "spec/support/docs_page.lua", args = "docs/howto/sharded.md", env = { DOCS_FOLDER = folder }, timeout = SECONDS,
       }
       assert(got.ok, got.text)
     end)

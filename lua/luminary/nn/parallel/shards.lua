@@ -585,10 +585,10 @@ local function take_common(who, name, to, p, t, saved)
   copy_common(to, form, t, saved)
 end
 
--- Returns true if a saved state is this rank's own, of as many ranks.
+-- Returns true if a saved state is this rank's own, of as many ranks, and has buffers that `tensors` lacks.
 local function is_own(state)
   local rank, size = rank_and_size()
-  return state.rank == rank and state.size == size and options.is_plain(state.own)
+  return state.rank == rank and state.size == size and options.is_plain(state.own) and next(state.own) ~= nil
 end
 
 --- Returns true if a rank's state of a module or an optimizer may have elements of these parameters, which are by name
