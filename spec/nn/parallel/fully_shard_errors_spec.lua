@@ -2,6 +2,20 @@
 local on = require "spec.support.sharded"
 
 describe("nn.parallel.fully_shard", function()
+  it("names itself in the errors of ranks that wait for one that died", function()
+    local got = on.run(2, [[
+      local net = fully_shard(nn.Linear(4, 4))
+      net(lm.ones(2, 4)):sum():backward()
+      if rank == 1 then
+        local ffi = require "ffi"
+        ffi.cdef "int kill(int pid, int signal); int getpid(void);"
+        ffi.C.kill(ffi.C.getpid(), 9)
+      end
+      net(lm.ones(2, 4)):sum():backward()
+    ]])
+    assert.matches("script.lua:%d+: fully_shard: rank 1 on ", got[0].output)
+  end)
+
   it("warns once, on rank 0, if parameters beside the sharded ones are not averaged", function()
     local got = on.run(2, [[
       local net = Net(10, 2)
