@@ -23,7 +23,8 @@ DiLoCo.init = signature.of([[DiLoCo(optimizer, {sync_every: count = 500, outer_l
     shards.check_replicas("DiLoCo", "parameter " .. i, p, group,
       "pass the group of another dim, and let DistributedDataParallel average these over the group of the experts")
   end
-  shards.check_order("DiLoCo", group, {("steps between synchronizations %d"):format(opts.sync_every)}, self.param_groups)
+  local about = {("steps between synchronizations %d"):format(opts.sync_every)}
+  shards.check_order("DiLoCo", group, about, self.param_groups)
   if group.size > 1 then core.reducer_share(group.handle, params, 0) end
   -- The parameters of the last synchronization, which the outer optimizer steps.
   self.shared = lists.map(params, function(p) return core.keep(p:detach():clone()) end)

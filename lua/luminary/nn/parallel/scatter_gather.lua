@@ -1,6 +1,7 @@
 --- Splits the arguments of a module over devices, and joins the results of its replicas: tensors at any depth in
 --- tables.
 local core = require "luminary.core"
+local lists = require "luminary.base.lists"
 local options = require "luminary.base.options"
 local comm = require "luminary.nn.parallel.comm"
 
@@ -12,7 +13,7 @@ local function each_tensor(v, visit, seen)
     if v.ndim > 0 then visit(v) end
   elseif is_plain(v) and not seen[v] then
     seen[v] = true
-    for _, value in pairs(v) do each_tensor(value, visit, seen) end
+    for _, value in lists.sorted_pairs(v) do each_tensor(value, visit, seen) end
   end
 end
 
@@ -101,7 +102,7 @@ local function join(who, values, destination, dim)
   elseif is_plain(first) then
     check(is_plain, "a table")
     local out = {}
-    for key in pairs(first) do
+    for key in lists.sorted_pairs(first) do
       local column = {}
       for k, value in ipairs(values) do
         if value[key] == nil then

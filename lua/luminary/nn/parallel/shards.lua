@@ -644,7 +644,7 @@ function shards.load_module(module, next_state)
   for state in next_state, own do
     local parts = options.is_plain(state) and options.is_plain(state.tensors) and options.is_plain(state.shards)
     if not parts then options.fail("%s: the saved state must have tables 'tensors' and 'shards'", who) end
-    for name, t in pairs(state.tensors) do
+    for name, t in lists.sorted_pairs(state.tensors) do
       if own[name] then
         take_common(who, name, own[name], own[name], t, state.shards[name])
       elseif not elsewhere[name] then
