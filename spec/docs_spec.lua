@@ -46,7 +46,8 @@ describe("README and docs #unsanitized", function()
   for _, n in ipairs { 2, 4 } do
     it(("docs/howto/sharded.md: its programs run in order on %d ranks"):format(n), function()
       local got = ranks.run {
-        n = n, file = "spec/support/docs_page.lua", args = "docs/howto/sharded.md", env = { DOCS_FOLDER = folder }, timeout = SECONDS,
+        n = n, file = "spec/support/docs_page.lua", args = "docs/howto/sharded.md", timeout = SECONDS,
+        env = { DOCS_FOLDER = folder },
       }
       assert(got.ok, got.text)
     end)

@@ -1,5 +1,5 @@
--- What a program computes, writes and says is the same in every process, although LuaJIT seeds the hash of strings anew,
--- so that `pairs` walks names in another order.
+-- Programs compute, write and say the same in every process, although LuaJIT seeds the hash of strings anew, so that
+-- `pairs` walks names in another order.
 local temp = require "spec.support.temp"
 
 local PROCESSES = 8 -- two orders of two names all agree by chance in 2 ^ -7 of the runs, and there are more names
@@ -77,7 +77,8 @@ describe("names in tables, in several processes", function()
       for _, dtype in ipairs {"float32", "bfloat16"} do
         net:to(dtype)
         net:load_state_dict {
-          ["zeta.weight"] = lm.full({2, 2}, 1), ["beta.weight"] = lm.full({2, 2}, 2), ["alpha.weight"] = lm.full({2, 2}, 3),
+          ["zeta.weight"] = lm.full({2, 2}, 1), ["beta.weight"] = lm.full({2, 2}, 2),
+          ["alpha.weight"] = lm.full({2, 2}, 3),
         }
         print(net.zeta.weight:min():item(), net:state_dict()["alpha.weight"]:max():item())
       end
@@ -99,7 +100,8 @@ describe("names in tables, in several processes", function()
       local given = {zeta = lm.ones(5, 2), alpha = lm.ones(6, 2), mid = lm.ones(5)}
       local parts = {pcall(nn.parallel.scatter, given, {"cpu:0", "cpu:1"})}
       print(parts[1], parts[1] and parts[2][1].alpha.shape or parts[2])
-      print(pcall(nn.parallel.scatter, {zeta = lm.ones(1), alpha = lm.ones(4, 2), mid = lm.ones(1)}, {"cpu:0", "cpu:1"}))
+      given = {zeta = lm.ones(1), alpha = lm.ones(4, 2), mid = lm.ones(1)}
+      print(pcall(nn.parallel.scatter, given, {"cpu:0", "cpu:1"}))
     ]]
   end)
 end)

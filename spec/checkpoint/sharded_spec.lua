@@ -57,7 +57,7 @@ describe("checkpoints of sharded models", function()
     assert.same({".", "..", "a"}, lm.paths.dir(folder))
   end)
 
-  it("refuse optimizers whose lists differ in order between ranks, on saving and on loading, under any wrapper", function()
+  it("refuse optimizers whose lists differ in order between ranks, to save and to load, under any wrapper", function()
     for _, wrap in ipairs {"shard(net)", "nn.parallel.fully_shard(net)", "nn.parallel.DistributedDataParallel(net)"} do
       on.succeeds(2, ([[
         local path = "%s/order.safetensors"
@@ -73,7 +73,7 @@ describe("checkpoints of sharded models", function()
         contains(message(lm.checkpoint.save, path, parts), "checkpoint.save: ranks list the parameters of 'opt' in "
           .. "different orders: '1.0.weight' of call")
         assert(not io.open(path))
-        contains(message(lm.checkpoint.save, path, parts), " is number 3 on rank 0, 1 on rank 1; pass the optimizer the ")
+        contains(message(lm.checkpoint.save, path, parts), " is number 3 on rank 0, 1 on rank 1; pass the optimizer ")
         lm.checkpoint.save(path, (listed(same)))
         contains(message(lm.checkpoint.load, path, parts), "checkpoint.load: ranks list the parameters of 'opt' in ")
         lm.checkpoint.load(path, (listed(same)))

@@ -107,7 +107,7 @@ lm_tensor *lm_leaf_grad_buffer(const lm_node *leaf) {
     grad_buffer = lm_retain(w->grad_buffer);
   /* A hook may keep the gradient it gets, which must not be .grad then. */
   for (const lm_hook_entry *h = w->hooks; h && grad_buffer; h = h->next) {
-    if (h->when != LM_HOOK_BEFORE) continue;
+    if (h->after) continue;
     lm_release(grad_buffer);
     grad_buffer = NULL;
   }

@@ -32,10 +32,10 @@ typedef struct lm_edge {
 
 typedef struct lm_hook_entry {
   _Atomic int32_t rc;
-  enum { LM_HOOK_BEFORE, LM_HOOK_AFTER, LM_HOOK_LAST } when; /* the gradient is passed on; accumulated */
+  bool after; /* true: runs after accumulation; false: before the gradient is passed on */
   int64_t id;
   lm_hook hook;
-  lm_status (*begin)(void *ctx, bool create_graph); /* of LM_HOOK_LAST (lm_register_last_hook) */
+  lm_hook_begin begin; /* if not NULL, the hook is among the last */
   struct lm_hook_entry *next;
 } lm_hook_entry;
 
@@ -49,7 +49,7 @@ typedef struct lm_watch {
   pthread_mutex_t lock;
   lm_tensor *grad;
   lm_tensor *_Atomic grad_buffer; /* memory for a leaf's gradients; needs the lock, except to test for NULL */
-  lm_hook_entry *hooks;           /* by `when` */
+  lm_hook_entry *hooks;
 } lm_watch;
 
 typedef struct lm_node_out {

@@ -128,7 +128,7 @@ static lm_status add_hook(lm_tensor *t, lm_hook_entry entry, int64_t *id) {
   lm_watch *w;
   lm_hook_entry *h = NULL;
   TRY(lm_watch_need(t, &w));
-  if (entry.when != LM_HOOK_BEFORE && !lm_is_leaf(t)) {
+  if (entry.after && !lm_is_leaf(t)) {
     status = lm_remedy(lm_fail_value("register_post_accumulate_grad_hook", "x", "a leaf", "the result of an op"),
                        "use register_hook");
     goto done;
@@ -141,7 +141,7 @@ static lm_status add_hook(lm_tensor *t, lm_hook_entry entry, int64_t *id) {
   pthread_mutex_lock(&w->lock);
   if (h->begin) w->begins = true;
   lm_hook_entry **at = &w->hooks;
-  while (*at && (*at)->when <= h->when) at = &(*at)->next;
+  while (*at && (h->begin || !(*at)->begin)) at = &(*at)->next;
   h->next = *at;
   *at = h;
   pthread_mutex_unlock(&w->lock);
@@ -151,16 +151,11 @@ done:
 }
 
 lm_status lm_register_hook(lm_tensor *t, lm_hook hook, int64_t *id) {
-  return add_hook(t, (lm_hook_entry){.when = LM_HOOK_BEFORE, .hook = hook}, id);
+  return add_hook(t, (lm_hook_entry){.hook = hook}, id);
 }
 
-lm_status lm_register_accumulate_hook(lm_tensor *t, lm_hook hook, int64_t *id) {
-  return add_hook(t, (lm_hook_entry){.when = LM_HOOK_AFTER, .hook = hook}, id);
-}
-
-lm_status lm_register_last_hook(lm_tensor *t, lm_hook hook, lm_status (*begin)(void *ctx, bool create_graph),
-                                int64_t *id) {
-  return add_hook(t, (lm_hook_entry){.when = LM_HOOK_LAST, .hook = hook, .begin = begin}, id);
+lm_status lm_register_accumulate_hook(lm_tensor *t, lm_hook hook, lm_hook_begin begin, int64_t *id) {
+  return add_hook(t, (lm_hook_entry){.after = true, .hook = hook, .begin = begin}, id);
 }
 
 /* Removes the hook from t's current watch only; an in-place write leaves hooks with the earlier result. */
@@ -197,10 +192,10 @@ typedef struct hook_list {
 static lm_status present_hooks(lm_watch *w, bool after, hook_list *out) {
   int n = 0;
   pthread_mutex_lock(&w->lock);
-  for (lm_hook_entry *h = w->hooks; h; h = h->next) n += (h->when != LM_HOOK_BEFORE) == after;
+  for (lm_hook_entry *h = w->hooks; h; h = h->next) n += h->after == after;
   out->v = n > 0 ? lm_malloc(sizeof *out->v * (size_t)n) : NULL;
   for (lm_hook_entry *h = w->hooks; h && out->v; h = h->next) {
-    if ((h->when != LM_HOOK_BEFORE) != after) continue;
+    if (h->after != after) continue;
     atomic_fetch_add(&h->rc, 1);
     out->v[out->n++] = h;
   }
@@ -241,7 +236,7 @@ lm_status lm_watch_after(lm_watch *w) {
     pthread_mutex_lock(&w->lock);
     grad = lm_retain(w->grad); /* the tensor may be freed on another thread meanwhile, and .grad with it */
     pthread_mutex_unlock(&w->lock);
-    if (!grad && hooks.v[i]->when != LM_HOOK_LAST) continue;
+    if (!grad && !hooks.v[i]->begin) continue;
     NEED(hooks.v[i]->hook.fn(hooks.v[i]->hook.ctx, grad, &unused));
   }
   return LM_OK;

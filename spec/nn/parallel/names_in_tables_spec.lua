@@ -42,7 +42,7 @@ describe("tensors with names in a table of arguments", function()
         local x, five = lm.full({n, 3}, rank + 1), lm.ones(5)
         local scale = lm.full({1}, 1)
         for _ = 1, 6 do
-          -- by samples: (2 * 0.5 + 6 * 0.5 * 2) / 8
+          -- The average by samples is (2 * 0.5 + 6 * 0.5 * 2) / 8
           local function is_right(...)
             local got = gradient(net, wrapped, ...)
             assert(math.abs(got - 0.875) < 1e-12, got)

@@ -27,16 +27,6 @@ lm_status lm_slot_set_grad(lm_slot *s) {
   return status;
 }
 
-lm_status lm_slot_copy_grad(lm_slot *s) {
-  lm_tensor *grad = lm_grad_of(s->param);
-  LM_OWNED *copy = NULL;
-  if (grad && !lm_requires_grad(grad) && lm_same_shape(grad, s->view) && grad->dtype == s->view->dtype) {
-    return lm_call(LM_OP_copy_, &(lm_copy__args){.x = grad, .src = s->view}, &copy);
-  }
-  NEED(lm_call(LM_OP_clone, &(lm_clone_args){s->view, LM_PRESERVE}, &copy));
-  return lm_set_grad(s->param, copy);
-}
-
 char *lm_slot_data(const lm_reducer *r, int i) { return r->bucket[r->slot[i].bucket].flat->data + r->slot[i].at; }
 
 /* ---- layout */

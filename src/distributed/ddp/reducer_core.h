@@ -123,8 +123,6 @@ lm_status lm_buckets_rebuild(lm_reducer *r);
 bool lm_is_same_view(const lm_tensor *t, const lm_tensor *view);
 /* Makes the parameter's .grad a view of the slot in its bucket. */
 lm_status lm_slot_set_grad(lm_slot *s);
-/* Copies the slot into the parameter's .grad, which has memory of its own. */
-lm_status lm_slot_copy_grad(lm_slot *s);
 lm_status lm_fill_with_zeros(lm_tensor *t);
 /* Rounds bytes up to cache lines, on which each gradient starts. */
 static inline size_t lm_whole_lines(size_t bytes) { return lm_round_up(bytes, 64); }

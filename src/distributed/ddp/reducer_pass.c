@@ -142,8 +142,10 @@ done:
 static lm_status pass_hand_out(lm_reducer *r) {
   for (int i = 0; i < r->n; i++) {
     lm_slot *s = &r->slot[i];
+    LM_OWNED *copy = NULL;
     if ((s->used || s->absent) && lm_used_anywhere(r, i)) {
-      NEED(r->config.separate ? lm_slot_copy_grad(s) : lm_slot_set_grad(s));
+      if (r->config.separate) NEED(lm_call(LM_OP_clone, &(lm_clone_args){s->view, LM_PRESERVE}, &copy));
+      NEED(copy ? lm_set_grad(s->param, copy) : lm_slot_set_grad(s));
     }
     s->used = false;
   }
@@ -287,8 +289,8 @@ lm_status lm_reducer_add_hooks(lm_reducer *r) {
     if (!w) NEED(LM_E_OOM);
     *w = (hook_context){r, i};
     atomic_fetch_add(&r->rc, 1);
-    NEED(lm_register_last_hook(r->slot[i].param, (lm_hook){on_gradient, w, hook_context_free}, on_begin,
-                               &r->slot[i].hook));
+    NEED(lm_register_accumulate_hook(r->slot[i].param, (lm_hook){on_gradient, w, hook_context_free}, on_begin,
+                                     &r->slot[i].hook));
     if (!r->config.separate) NEED(lm_set_grad_buffer(r->slot[i].param, r->slot[i].view));
   }
   return LM_OK;

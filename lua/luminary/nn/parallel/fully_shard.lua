@@ -380,9 +380,10 @@ local function refuse_replaced(name)
 end
 
 -- Returns the pass of a call of the outermost unit: a list of the units in the order of their calls, with `size`, this
--- rank's number of samples (nil: all ranks count the same), `before`, the last pass of that unit, `norms`, its SyncBatchNorm layers, `weights`, a list of
--- what weight_of returned, tables by bucket: links, {uses, reduction}, and inputs, results of Reduced; and of backward:
--- `fetched`, the unit whose tensors it needed last, and `reduction`, which began last.
+-- rank's number of samples (nil: all ranks count the same), `before`, the last pass of that unit, `norms`, its layers
+-- SyncBatchNorm, `weights`, a list of what weight_of returned, tables by bucket: links, {uses, reduction}, and inputs,
+-- results of Reduced; and of backward: `fetched`, the unit whose tensors it needed last, and `reduction`, which began
+-- last.
 local function new_pass(unit, module, ...)
   local before = unit.pass and unit.pass[1] == unit and unit.pass or nil
   local pass = {before = before, links = {}, inputs = {}, weights = {}, norms = {}}

@@ -82,9 +82,9 @@ function module.scatter_kwargs(inputs, kwargs, devices, dim)
   if core.is_tensor(inputs) then inputs = {inputs} end
   options.arg("scatter_kwargs", "inputs", inputs, "table")
   local both = module.scatter({inputs, kwargs or {}}, devices, dim, nil, "scatter_kwargs")
-  local lists, tables = {}, {}
-  for k, pair in ipairs(both) do lists[k], tables[k] = pair[1], pair[2] end
-  return lists, tables
+  local positional, named = {}, {}
+  for k, pair in ipairs(both) do positional[k], named[k] = pair[1], pair[2] end
+  return positional, named
 end
 
 local function join(who, values, destination, dim)

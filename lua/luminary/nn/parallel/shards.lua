@@ -90,8 +90,8 @@ function shards.check_order(who, group, lines, param_groups)
   for i, sum in ipairs(sums) do
     local at = sum and sum ~= first[i] and lists.index_of(sums, first[i]) and lists.index_of(first, sum)
     if at then
-      local message = ("%s: the parameters differ from rank %d's: number %d has the values of number %d there; list them "
-        .. "in one order on all ranks"):format(who, group.ranks[1], i, at)
+      local message = ("%s: the parameters differ from rank %d's: number %d has the values of number %d there; list "
+        .. "them in one order on all ranks"):format(who, group.ranks[1], i, at)
       core.reducer_fail(group.handle, message)
       options.fail("%s", message)
     end
