@@ -133,6 +133,26 @@ describe("checkpoints of sharded models", function()
     ]]):format(folder))
   end)
 
+  it("name checkpoint.load on the rank whose shard is damaged, too", function()
+    on.succeeds(2, ([[
+      local dir = "%s/"
+      local parts = with_adam(shard(make()))
+      lm.checkpoint.save(dir .. "c", parts)
+      for _, damaged in ipairs {0, 1} do
+        dist.barrier()
+        if rank == 0 then
+          for _, name in ipairs(lm.paths.dir(dir)) do
+            if name:find("shard%%-.*%%-" .. damaged .. "$") then io.open(dir .. name, "w"):close() end
+          end
+        end
+        dist.barrier()
+        local said = message(lm.checkpoint.load, dir .. "c", parts)
+        assert(said:find(": checkpoint.load: ", 1, true), said)
+        contains(said, "the file is empty")
+      end
+    ]]):format(folder))
+  end)
+
   it("are complete states without parts, in one process, and refuse state_dicts of a rank", function()
     local path = folder .. "/a.safetensors"
     on.succeeds(4, ([[

@@ -419,8 +419,8 @@ describe("DistributedDataParallel on several ranks", function()
             local own = net[1].running_mean:clone()
             ddp:eval()
             local function spread(t)
-              local most = dist.all_reduce(t:detach():double(), { op = "max" })
-              return (most - dist.all_reduce(t:detach():double(), { op = "min" })):max():item()
+              local most = dist.all_reduce(t:double():detach():clone(), { op = "max" })
+              return (most - dist.all_reduce(t:double():detach():clone(), { op = "min" })):max():item()
             end
             for _, records in ipairs { false, true } do
               local y = lm.set_grad_enabled(records, function() return ddp(x) end)
