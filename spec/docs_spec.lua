@@ -1,5 +1,6 @@
 -- README and docs/: their programs run, the shown output is true, their commands and links exist.
 local markdown = require "spec.support.markdown"
+local ranks = require "spec.support.ranks"
 local temp = require "spec.support.temp"
 
 local MAX_LINES = 299      -- lines of a page of docs/
@@ -39,6 +40,16 @@ describe("README and docs #unsanitized", function()
       end
       local ok, text = temp.run(folder, ("timeout %d luajit spec/support/docs_page.lua %s"):format(SECONDS, path))
       assert(ok, text)
+    end)
+  end
+
+  for _, n in ipairs { 2, 4 } do
+    it(("docs/howto/sharded.md: its programs run in order on %d ranks"):format(n), function()
+      local got = ranks.run {
+        n = n, file = "spec/support/docs_page.lua", args = "docs/howto/sharded.md", timeout = SECONDS,
+        env = { DOCS_FOLDER = folder },
+      }
+      assert(got.ok, got.text)
     end)
   end
 

@@ -2,6 +2,7 @@
 -- there are gradients: the least seconds of a call; "copy <tab> expression" with "copy S", of a copy that moves as many
 -- bytes; or with "error WORDS".
 local lm = require "luminary"
+local lists = require "luminary.base.lists"
 lm.set_num_threads(tonumber(arg[1]))
 local rows = tonumber(arg[2]) -- nil: as ops_cases.lua has them
 local cases = dofile(arg[0]:match("^(.*)/[^/]*$") .. "/ops_cases.lua")
@@ -9,8 +10,8 @@ local warm_calls, warm_time, least_time, least_calls = 12, 0.4, 0.02, 3
 
 local compiled = cases.compile
 local inputs = {lm = lm, F = lm.nn.functional, select = select}
-for name in pairs(cases.inputs) do inputs[name] = cases.input(lm, name, nil, rows) end
-for name, expression in pairs(cases.derived) do
+for name in lists.sorted_pairs(cases.inputs) do inputs[name] = cases.input(lm, name, nil, rows) end
+for name, expression in lists.sorted_pairs(cases.derived) do
   inputs[name] = compiled(expression:match("^[^|]*"), inputs)()
 end
 

@@ -119,7 +119,7 @@ describe("an error is on one line and names the value", function()
     ["ones: unknown option 'a??b'; options are dtype, device, requires_grad"] = function()
       lm.ones({ 2 }, { ["a\27\nb"] = 1 })
     end,
-    ["Linear: in_features must be an integer of at least 1, got string 'a??'"] = function()
+    ["Linear: in_features must be an integer of at least 0, got string 'a??'"] = function()
       nn.Linear("a\27\n", 2)
     end,
     ["arange: step must be finite, got nan"] = function() lm.arange(0, 1, 0 / 0) end,

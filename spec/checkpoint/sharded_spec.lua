@@ -57,6 +57,68 @@ describe("checkpoints of sharded models", function()
     assert.same({".", "..", "a"}, lm.paths.dir(folder))
   end)
 
+  it("refuse optimizers whose lists differ in order between ranks, to save and to load, under any wrapper", function()
+    for _, wrap in ipairs {"shard(net)", "nn.parallel.fully_shard(net)", "nn.parallel.DistributedDataParallel(net)"} do
+      on.succeeds(2, ([[
+        local path = "%s/order.safetensors"
+        local function listed(order)
+          local net = make()
+          local wrapped = %s
+          local ps, list = net:parameters(), {}
+          for i, k in ipairs(order) do list[i] = ps[k] end
+          return {net = net, opt = optim.AdamW({{params = list}}, {lr = 0.01})}, wrapped
+        end
+        local same, other = {1, 2, 3, 4}, rank == 0 and {1, 2, 3, 4} or {3, 4, 1, 2}
+        local parts = listed(other)
+        contains(message(lm.checkpoint.save, path, parts), "checkpoint.save: ranks list the parameters of 'opt' in "
+          .. "different orders: '1.0.weight' of call")
+        assert(not io.open(path))
+        contains(message(lm.checkpoint.save, path, parts), " is number 3 on rank 0, 1 on rank 1; pass the optimizer ")
+        lm.checkpoint.save(path, (listed(same)))
+        contains(message(lm.checkpoint.load, path, parts), "checkpoint.load: ranks list the parameters of 'opt' in ")
+        lm.checkpoint.load(path, (listed(same)))
+        os.remove(path)
+        local manager = lm.checkpoint.Manager("%s/run")
+        manager:save(1, (listed(same)))
+        contains(message(manager.load, manager, parts), "Manager:load: ranks list the parameters of 'opt' in ")
+        manager:load((listed(same)))
+      ]]):format(folder, wrap, folder .. "/" .. #wrap))
+    end
+  end)
+
+  it("keep each rank's buffers, for as many ranks; others take the first rank's", function()
+    local script = ([[
+      local path, saves = "%s/buffers.safetensors", %%s
+      local function net_of(dtype)
+        lm.manual_seed(1)
+        local net = nn.Sequential(nn.Linear(5, 4), nn.BatchNorm1d(4, {momentum = 0.5}), nn.Linear(4, 2)):to(dtype)
+        net:register_buffer("seen", lm.zeros(2))
+        return nn.parallel.fully_shard(net)
+      end
+      for _, dtype in ipairs {"float64", "bfloat16"} do
+        local net = net_of(dtype)
+        lm.manual_seed(10 + (saves and rank or 0))
+        net(lm.randn(8, 5):to(dtype)):sum():backward()
+        net.seen:fill_(saves and rank or 0)
+        if saves then
+          lm.checkpoint.save(path .. dtype, {net = net})
+          net[2].running_mean:zero_()
+          net.seen:fill_(-1)
+        end
+        lm.checkpoint.load(path .. dtype, {net = net})
+        local expected = net_of(dtype)
+        lm.manual_seed(10 + (saves and rank or 0)) -- of rank 0 for another number of ranks
+        expected(lm.randn(8, 5):to(dtype)):sum():backward()
+        assert(net.seen:eq(saves and rank or 0):all():item())
+        assert(net[2].running_mean:eq(expected[2].running_mean):all():item(), "running_mean")
+        assert(net[2].running_var:eq(expected[2].running_var):all():item(), "running_var")
+      end
+    ]]):format(folder)
+    on.succeeds(2, script:format "true")
+    on.succeeds(3, script:format "false")
+    on.succeeds(1, script:format "false")
+  end)
+
   it("say what does not fit by the part's name alone", function()
     on.succeeds(2, ([[
       local path, parts = "%s/b", with_adam(shard(make()))
@@ -68,6 +130,26 @@ describe("checkpoints of sharded models", function()
       refused({net = nn.parallel.fully_shard(nn.Sequential(nn.Linear(5, 7)))}, "net: Sequential has no '")
       refused({net = optim.Adam(shard(make()):parameters())}, "net: the saved state is no optimizer's")
       refused({opt = shard(make())}, "opt: the saved state must have tables 'tensors' and 'shards'")
+    ]]):format(folder))
+  end)
+
+  it("name checkpoint.load on the rank whose shard is damaged, too", function()
+    on.succeeds(2, ([[
+      local dir = "%s/"
+      local parts = with_adam(shard(make()))
+      lm.checkpoint.save(dir .. "c", parts)
+      for _, damaged in ipairs {0, 1} do
+        dist.barrier()
+        if rank == 0 then
+          for _, name in ipairs(lm.paths.dir(dir)) do
+            if name:find("shard%%-.*%%-" .. damaged .. "$") then io.open(dir .. name, "w"):close() end
+          end
+        end
+        dist.barrier()
+        local said = message(lm.checkpoint.load, dir .. "c", parts)
+        assert(said:find(": checkpoint.load: ", 1, true), said)
+        contains(said, "the file is empty")
+      end
     ]]):format(folder))
   end)
 

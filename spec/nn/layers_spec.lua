@@ -332,6 +332,23 @@ describe("a convolution", function()
   end)
 end)
 
+describe("a linear layer", function()
+  it("may have no features on either side, as PyTorch's", function()
+    for _, dtype in ipairs { "float32", "float64", "float16", "bfloat16" } do
+      local x = lm.randn(3, 2):t():to(dtype):requires_grad_()
+      local net = nn.Sequential(nn.Linear(3, 0), nn.ReLU(), nn.Linear(0, 2)):to(dtype)
+      local y = net(x)
+      assert.same({ { 0, 0 }, { 0, 0 } }, y:float():tolist()) -- the bias of no features is 0
+      y:sum():backward()
+      assert.same({ { 0, 0, 0 }, { 0, 0, 0 } }, x.grad:float():tolist())
+      assert.same({ 0, 3 }, { unpack(net[1].weight.grad.shape) })
+      assert.same({ 2, 2 }, net[3].bias.grad:float():tolist())
+      assert.same({ 2, 0 }, { unpack(nn.LazyLinear(0):to(dtype)(x).shape) })
+    end
+    assert.matches("Linear: out_features must be an integer of at least 0, got %-1$", message(nn.Linear, 3, -1))
+  end)
+end)
+
 describe("batch norm", function()
   it("counts batches and averages all of them with momentum = false", function()
     local norm, sum = nn.BatchNorm1d(2, { momentum = false }), lm.zeros { 2 }
@@ -593,7 +610,7 @@ describe("layers name wrong arguments:", function()
       function() F.multilabel_margin_loss(lm.ones(2, 3), lm.ones(2, 4):long()) end },
     { "margin must be a number, got string 'much'", function() nn.MarginRankingLoss("much") end },
     { "in_features", function() nn.Linear() end },
-    { "out_features must be an integer of at least 1, got 1.5", function() nn.Linear(3, 1.5) end },
+    { "out_features must be an integer of at least 0, got 1.5", function() nn.Linear(3, 1.5) end },
     { "Linear: bias must be true or false, got 1", function() nn.Linear(3, 4, 1) end },
     { "did you mean 'bias'", function() nn.Linear(3, 4, { bais = false }) end },
     { "did you mean 'padding'", function() nn.Conv2d(3, 4, 3, { pading = 1 }) end },
@@ -1007,7 +1024,7 @@ describe("layers that ask the first input", function()
       norm(lm.ones(2, 3, 4))
       return norm.weight.shape
     end)())
-    assert.matches("Linear: out_features is missing or nil; expected an integer of at least 1$", message(nn.LazyLinear))
+    assert.matches("Linear: out_features is missing or nil; expected an integer of at least 0$", message(nn.LazyLinear))
     for _, apply in ipairs { nn.utils.weight_norm, nn.utils.spectral_norm, nn.utils.parametrizations.orthogonal,
       function(m) return nn.utils.parametrize.register_parametrization(m, "weight", nn.Identity()) end } do
       local fc = nn.LazyLinear(2)

@@ -437,6 +437,35 @@ describe("ZeroRedundancyOptimizer on several ranks", function()
       end
     end
   end)
+
+  it("refuses, as DiLoCo does, lists of the same parameters in different orders, with names or without", function()
+    for _, wrap in ipairs { "", "nn.parallel.DistributedDataParallel(net)" } do
+      for _, make in ipairs { "Zero(list, { optimizer_class = optim.SGD, lr = 0.1 })",
+        "optim.DiLoCo(optim.SGD(list, { lr = 0.1 }), { sync_every = 2 })" } do
+        local got = run(2, ([[
+          lm.manual_seed(1)
+          local net = nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4), nn.Linear(4, 4))
+          %s
+          local ps, list = net:parameters(), {}
+          for i, k in ipairs(rank == 0 and { 1, 2, 3, 4, 5, 6 } or { 5, 6, 3, 4, 1, 2 }) do list[i] = ps[k] end
+          %s ]]):format(wrap, make))
+        for rank = 0, 1 do
+          assert(got[rank].code ~= 0, got.text)
+          assert.matches(wrap == "" and "the parameters differ from rank 0's: number 1 has the values of number 5 there"
+            or "here group 1, parameter 1, float32 %[4, 4%], '2.weight' of call 1 of DistributedDataParallel; there .*"
+            .. "'0.weight'", got[rank].output)
+        end
+      end
+    end
+  end)
+
+  it("takes parameters that ranks have not initialized alike, as long as their order can be the same", function()
+    succeeds(2, [[
+      lm.manual_seed(rank)
+      local net = nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4), nn.Linear(4, 4), nn.Linear(4, 4, { bias = false }))
+      Zero(net:parameters(), { optimizer_class = optim.Adam })
+    ]])
+  end)
 end)
 
 describe("ZeroRedundancyOptimizer", function()

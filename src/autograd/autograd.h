@@ -77,8 +77,11 @@ typedef struct lm_hook {
 } lm_hook;
 /* Registers a hook that runs before the gradient of t is passed on or accumulated. Pass *id to lm_remove_hook. */
 LM_API lm_status lm_register_hook(lm_tensor *t, lm_hook hook, int64_t *id);
-/* Registers a hook that runs after t's .grad has been accumulated; t must be a leaf. `grad` is t's own .grad. */
-LM_API lm_status lm_register_accumulate_hook(lm_tensor *t, lm_hook hook, int64_t *id);
+/* Registers a hook that runs after t's .grad has been accumulated; t must be a leaf. `grad` is t's own .grad. With
+ * `begin`, it runs after those without, and `grad` is NULL if one of these has dropped .grad; before a pass that adds
+ * to .grad runs any node, begin(hook.ctx, create_graph) is called, whose error becomes the pass's. */
+typedef lm_status (*lm_hook_begin)(void *ctx, bool create_graph);
+LM_API lm_status lm_register_accumulate_hook(lm_tensor *t, lm_hook hook, lm_hook_begin begin, int64_t *id);
 LM_API void lm_remove_hook(lm_tensor *t, int64_t id);
 /* Registers a callback from inside a hook: fn runs once, with grad NULL, when this thread's outermost backward pass
  * (outside recomputed parts of a graph) has accumulated every gradient. fn's error becomes the pass's error. If the

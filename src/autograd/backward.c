@@ -197,6 +197,9 @@ static lm_status go(lm_pass *r) {
   NEED(take_edges(r));
   NEED(find_nodes(r));
   if (a->ninputs > 0) NEED(mark_needed(r));
+  for (int i = 0; i < r->leaf_capacity && a->ninputs == 0; i++) {
+    if (r->leaf[i].node) NEED(lm_watch_begin(r->leaf[i].node->out[0].watch, a->create_graph));
+  }
   for (int i = 0; i < a->nroots; i++) {
     lm_tensor *g = NULL;
     NEED(root_gradient(r, i, &g));

@@ -34,6 +34,8 @@ lm_status lm_watch_keep(lm_watch *w, lm_tensor *g, bool create_graph);
 /* Run hooks (tensor_grad_and_hooks.c): lm_watch_before's may replace the caller's *g; lm_watch_after's read .grad. */
 lm_status lm_watch_before(lm_watch *w, const lm_meta *meta, lm_tensor **g);
 lm_status lm_watch_after(lm_watch *w);
+/* Calls `begin` of the hooks that have one, before a pass; w may be NULL. */
+lm_status lm_watch_begin(lm_watch *w, bool create_graph);
 bool lm_watch_has_hooks(lm_watch *w); /* w may be NULL */
 /* Returns t's watch (borrowed), created if missing and attached to t's node. LM_E_ARG if t does not require grad. */
 lm_status lm_watch_need(lm_tensor *t, lm_watch **out);

@@ -35,6 +35,7 @@ typedef struct lm_hook_entry {
   bool after; /* true: runs after accumulation; false: before the gradient is passed on */
   int64_t id;
   lm_hook hook;
+  lm_hook_begin begin; /* if not NULL, the hook is among the last */
   struct lm_hook_entry *next;
 } lm_hook_entry;
 
@@ -44,6 +45,7 @@ typedef struct lm_watch {
   _Atomic int32_t rc;
   _Atomic bool retain; /* true if the .grad of a non-leaf is kept (retain_grad) */
   bool orphaned;       /* true once the tensor is freed: hooks run, .grad is not kept */
+  _Atomic bool begins; /* true if a hook has ever had a `begin` */
   pthread_mutex_t lock;
   lm_tensor *grad;
   lm_tensor *_Atomic grad_buffer; /* memory for a leaf's gradients; needs the lock, except to test for NULL */

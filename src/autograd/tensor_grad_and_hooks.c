@@ -123,32 +123,40 @@ lm_status lm_retain_grad(lm_tensor *t) {
 
 /* ---- hooks */
 
-static lm_status add_hook(lm_tensor *t, lm_hook hook, bool after, int64_t *id) {
+static lm_status add_hook(lm_tensor *t, lm_hook_entry entry, int64_t *id) {
   lm_status status = LM_OK;
   lm_watch *w;
   lm_hook_entry *h = NULL;
   TRY(lm_watch_need(t, &w));
-  if (after && !lm_is_leaf(t)) {
+  if (entry.after && !lm_is_leaf(t)) {
     status = lm_remedy(lm_fail_value("register_post_accumulate_grad_hook", "x", "a leaf", "the result of an op"),
                        "use register_hook");
     goto done;
   }
   h = lm_calloc(1, sizeof *h);
   if (!h) TRY(LM_E_OOM);
+  *h = entry;
   atomic_init(&h->rc, 1);
-  h->after = after;
-  h->hook = hook;
   h->id = *id = atomic_fetch_add(&last_id, 1) + 1;
   pthread_mutex_lock(&w->lock);
-  LM_LINK_LAST(w->hooks, h);
+  if (h->begin) w->begins = true;
+  lm_hook_entry **at = &w->hooks;
+  while (*at && (h->begin || !(*at)->begin)) at = &(*at)->next;
+  h->next = *at;
+  *at = h;
   pthread_mutex_unlock(&w->lock);
 done:
-  if (status != LM_OK && hook.release) hook.release(hook.ctx);
+  if (status != LM_OK && entry.hook.release) entry.hook.release(entry.hook.ctx);
   return status;
 }
 
-lm_status lm_register_hook(lm_tensor *t, lm_hook hook, int64_t *id) { return add_hook(t, hook, false, id); }
-lm_status lm_register_accumulate_hook(lm_tensor *t, lm_hook hook, int64_t *id) { return add_hook(t, hook, true, id); }
+lm_status lm_register_hook(lm_tensor *t, lm_hook hook, int64_t *id) {
+  return add_hook(t, (lm_hook_entry){.hook = hook}, id);
+}
+
+lm_status lm_register_accumulate_hook(lm_tensor *t, lm_hook hook, lm_hook_begin begin, int64_t *id) {
+  return add_hook(t, (lm_hook_entry){.after = true, .hook = hook, .begin = begin}, id);
+}
 
 /* Removes the hook from t's current watch only; an in-place write leaves hooks with the earlier result. */
 void lm_remove_hook(lm_tensor *t, int64_t id) {
@@ -228,8 +236,18 @@ lm_status lm_watch_after(lm_watch *w) {
     pthread_mutex_lock(&w->lock);
     grad = lm_retain(w->grad); /* the tensor may be freed on another thread meanwhile, and .grad with it */
     pthread_mutex_unlock(&w->lock);
-    if (!grad) break;
+    if (!grad && !hooks.v[i]->begin) continue;
     NEED(hooks.v[i]->hook.fn(hooks.v[i]->hook.ctx, grad, &unused));
+  }
+  return LM_OK;
+}
+
+lm_status lm_watch_begin(lm_watch *w, bool create_graph) {
+  OWNED_HOOKS hooks = {0};
+  if (!w || !w->begins) return LM_OK;
+  NEED(present_hooks(w, true, &hooks));
+  for (int i = 0; i < hooks.n; i++) {
+    if (hooks.v[i]->begin) NEED(hooks.v[i]->begin(hooks.v[i]->hook.ctx, create_graph));
   }
   return LM_OK;
 }

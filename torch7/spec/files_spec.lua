@@ -7,6 +7,19 @@ local nn = torch.nn
 setup(function() torch.manualSeed(3) end)
 
 describe("torch.serialize", function()
+  it("writes the names of a table in order, whatever its history, with keys of any type", function()
+    local one, other = {}, {}
+    for i = 1, 40 do one["name" .. i] = i end
+    for i = 1, 100 do other["filler" .. i] = i end
+    for i = 40, 1, -1 do other["name" .. i] = i end
+    for i = 1, 100 do other["filler" .. i] = nil end
+    for _, t in ipairs { one, other } do t[3], t[2.5], t[true], t[-1] = "three", "half", "yes", "below" end
+    assert.equal(torch.serialize(one), torch.serialize(other))
+    assert.same(one, torch.deserialize(torch.serialize(other)))
+    local key = {}
+    assert.equal(7, select(2, next(torch.deserialize(torch.serialize { [key] = 7 }))))
+  end)
+
   it("writes Torch7's bytes", function()
     local function int(n) return string.char(n, 0, 0, 0) end
     local function long(n) return int(n) .. int(0) end

@@ -91,8 +91,9 @@ function lists.copy(t)
 end
 
 local function by_type(a, b)
-  if type(a) == type(b) then return a < b end
-  return type(a) < type(b)
+  if type(a) ~= type(b) then return type(a) < type(b) end
+  if type(a) ~= "number" and type(a) ~= "string" then a, b = tostring(a), tostring(b) end
+  return a < b
 end
 
 --- Returns the sorted keys of a table, numbers before strings; with `fits`, only those for which fits(key, value) is
@@ -104,6 +105,15 @@ function lists.sorted_keys(t, fits)
   end
   sort(keys, by_type)
   return keys
+end
+
+--- Iterates over the keys and values of a table in the order of sorted_keys: pairs has another one in each process.
+function lists.sorted_pairs(t)
+  local keys, i = lists.sorted_keys(t), 0
+  return function()
+    i = i + 1
+    return keys[i], t[keys[i]]
+  end
 end
 
 --- Returns the parts of a text that match a pattern, by default its words.

@@ -111,6 +111,31 @@ function files.check_parts(who, parts)
   end
 end
 
+--- Returns the names of the parameters of each optimizer in parts, lists by path, as far as all ranks know them.
+function files.orders_of(who, parts, to_load)
+  local orders, shards = {}, package.loaded["luminary.nn.parallel.shards"]
+  replace_objects(who, parts, function(object, path)
+    orders[path] = shards and class.has(object, "all_parameters") and shards.names_of(object) or nil
+  end, to_load)
+  return orders
+end
+
+--- Fails if ranks list an optimizer's parameters in different orders: its states are saved by number. orders: of all.
+function files.check_orders(who, orders)
+  for r, own in ipairs(orders) do
+    for path, names in lists.sorted_pairs(own) do
+      for i, name in ipairs(names) do
+        local first = orders[1][path] or {}
+        local at = first[i] ~= name and lists.index_of(first, name)
+        if at then
+          fail("%s: ranks list the parameters of '%s' in different orders: %s is number %d on rank 0, %d on rank %d; "
+            .. "pass the optimizer the same list on all ranks", who, path, name, at, i, r - 1)
+        end
+      end
+    end
+  end
+end
+
 --- Returns the states of parts on this rank: {tree = states shared by all ranks, own = states of this rank alone, by
 --- path, shards = sharded states, by path, or nil}.
 function files.states_of(who, parts, rank)

@@ -34,7 +34,10 @@ function checkpoint.load(path, parts, opts)
     files.join_shards(file)
     return files.apply(who, file, {}, opts.strict)
   end
-  ranks.attempt(who, function() background.finish(who) end)
+  files.check_orders(who, ranks.gather_from(who, function()
+    background.finish(who)
+    return files.orders_of(who, parts, true)
+  end))
   local file, problems = files.read_on_all(who, path)
   if not file then ranks.raise(who, problems) end
   return ranks.attempt(who, function() return files.apply(who, file, parts, opts.strict) end)

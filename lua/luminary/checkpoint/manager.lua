@@ -204,8 +204,9 @@ function Manager:load(parts, opts)
   opts = options.check("Manager:load", opts, {strict = {"boolean", true}})
   local by_rank = ranks.gather_from("Manager:load", function()
     background.finish "Manager:load"
-    return {steps = self:steps(), dir = self.dir}
+    return {steps = self:steps(), dir = self.dir, orders = files.orders_of("Manager:load", parts or {}, true)}
   end)
+  files.check_orders("Manager:load", lists.map(by_rank, function(each) return each.orders end))
   local is_there = {} -- set of files on any rank: a list may be older than the files
   for _, list in ipairs(by_rank) do
     for _, step in ipairs(list.steps) do is_there[step] = true end

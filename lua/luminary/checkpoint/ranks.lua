@@ -113,7 +113,9 @@ end
 --- Raises an error of ranks.try, if there is one: this rank's own, else the first.
 function ranks.raise(who, problems)
   local rank, size = rank_and_size()
-  if problems[rank + 1] then error(problems[rank + 1], 0) end
+  local own = problems[rank + 1]
+  if own and options.without_position(own):sub(1, #who + 2) == who .. ": " then error(own, 0) end
+  if own then core.error_at_caller(who .. ": " .. options.without_position(own)) end
   for r = 1, size do
     if problems[r] then fail_for(who, r - 1, problems[r]) end
   end

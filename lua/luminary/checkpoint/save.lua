@@ -23,18 +23,19 @@ end
 
 return function(who, path, parts, async)
   local rank, size = rank_and_size()
-  local names = ranks.gather_from(who, function()
+  local gathered = ranks.gather_from(who, function()
     background.finish(who) -- first, since it is collective
     files.check_path(who, path)
     files.check_parts(who, parts)
-    return table.concat(lists.map(lists.sorted_keys(parts), tostring), ", ")
+    return {table.concat(lists.map(lists.sorted_keys(parts), tostring), ", "), files.orders_of(who, parts)}
   end)
-  for r, each in ipairs(names) do
-    if each ~= names[1] then
-      options.fail("%s: all ranks must save the same parts, but rank 0 has %s; rank %d has %s", who, names[1], r - 1,
-        each)
+  for r, each in ipairs(gathered) do
+    if each[1] ~= gathered[1][1] then
+      options.fail("%s: all ranks must save the same parts, but rank 0 has %s; rank %d has %s", who, gathered[1][1],
+        r - 1, each[1])
     end
   end
+  files.check_orders(who, lists.map(gathered, function(each) return each[2] end))
   local states, described
   local own, is_sharded = {}, false
   for r, each in ipairs(ranks.gather_from(who, function()

@@ -108,7 +108,7 @@ function cost.all_reduce(machine, gpus, bytes, algorithm)
   if gpus == 1 then return 0, "none" end
   if algorithm ~= "best" then return all_reduces[algorithm](machine, gpus, bytes), algorithm end
   local min_seconds, which = math.huge, nil
-  for name, seconds_of in pairs(all_reduces) do
+  for name, seconds_of in lists.sorted_pairs(all_reduces) do
     local seconds = seconds_of(machine, gpus, bytes)
     if seconds < min_seconds then min_seconds, which = seconds, name end
   end
@@ -295,7 +295,7 @@ function cost.step(model, layout, machine)
   -- casts and the norm.
   parts.optimizer = 40 * state / (BANDWIDTH * card.memory)
   parts.total = 0
-  for name, seconds in pairs(parts) do
+  for name, seconds in lists.sorted_pairs(parts) do -- a sum of floats depends on its order
     if name ~= "total" and name ~= "hidden" then parts.total = parts.total + seconds end
   end
   parts.longest = "none"

@@ -21,6 +21,7 @@
 --- A formula is a function(d), or (d, x), or a text of formulas.lua.
 local debug = require "debug"
 local core = require "luminary.core"
+local lists = require "luminary.base.lists"
 local class = require "luminary.base.class"
 local options = require "luminary.base.options"
 local signature = require "luminary.base.signature"
@@ -158,7 +159,7 @@ function Distribution:first_parameter()
     local given = rawget(values, self.order[i])
     if core.is_tensor(given) then return given end
   end
-  for _, v in pairs(values) do
+  for _, v in lists.sorted_pairs(values) do
     if core.is_tensor(v) and core.is_floating_point(v) then return v end
   end
   return core.tensor(0)

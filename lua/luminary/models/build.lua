@@ -47,7 +47,7 @@ local function from_config(who, config, path, reads, spec, opts)
     fail("%s: '%s' has model_type '%s', expected '%s'", who, path, generation_config.shown(kind),
       table.concat(options.sorted_keys(reads.kinds), "' or '"))
   end
-  for name, only in pairs(reads.only or {}) do
+  for name, only in lists.sorted_pairs(reads.only or {}) do
     if config[name] ~= nil and config[name] ~= only then
       fail("%s: '%s' has %s = %s; only %s is supported", who, path, name, generation_config.shown(config[name]),
         tostring(only))
@@ -106,7 +106,7 @@ end
 
 -- Rejects sizes that no network has: they are slips, and would run for hours or end in errors about memory.
 local function check_sizes(who, spec, given)
-  for name, row in pairs(spec) do
+  for name, row in lists.sorted_pairs(spec) do
     local most = name:find "layer" and 10000 or 2 ^ 31 - 1
     if row[1] == "count" and given[name] and given[name] > most then
       options.must_be(who, name, ("at most %.0f"):format(most), given[name])
@@ -129,7 +129,7 @@ end
 -- Returns "; the largest size is n_embd = 1048576" for the largest of the options that are sizes.
 local function largest_size(spec, given)
   local largest
-  for name, row in pairs(spec) do
+  for name, row in lists.sorted_pairs(spec) do
     local size = row[1] == "count" and given[name]
     if size and (not largest or size > given[largest]) then largest = name end
   end
@@ -160,7 +160,7 @@ end
 
 -- Rejects a config.json with more layers than there are tensors: each layer has some, and making them would take long.
 local function check_layers(who, spec, from_file, n)
-  for name, row in pairs(spec) do
+  for name, row in lists.sorted_pairs(spec) do
     if row[1] == "count" and name:find "layer" and from_file[name] and from_file[name] > n then
       options.must_be(who, name, ("at most %d, the number of tensors in the weights"):format(n), from_file[name],
         "pass {strict = false} to load weights that lack tensors")

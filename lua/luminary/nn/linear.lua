@@ -14,7 +14,7 @@ local Linear = layer.define("Linear", nil, linear)
 -- The dims of the weight for nn.parallel.parallelize.
 Linear.weight_dims = {output = 1, input = 2}
 
-Linear.init = signature.of([[Linear(in_features: count, out_features: count, {bias = true, device,
+Linear.init = signature.of([[Linear(in_features: natural, out_features: natural, {bias = true, device,
   dtype: string})]], function(self, in_features, out_features, opts)
   self.in_features = in_features
   self.out_features = out_features

@@ -134,15 +134,15 @@ local function take_over(t, value)
   core.set_data(t, value:detach())
 end
 
-local function copy(self, own, dict, skipped, opts)
+local function copy(self, entries, dict, skipped, opts)
   local dtype, device = changes.dtype("load_state_dict", opts.dtype), opts.device
   if dtype or device then self:to {dtype = dtype, device = device} end
   core.no_grad(function()
-    for name, value in pairs(dict) do
-      local t = own[name]
-      if t and not skipped[name] and opts.assign then
+    for _, entry in ipairs(entries) do -- of two values for tied tensors, the last name's counts
+      local value, t = dict[entry[1]], entry[2]
+      if value ~= nil and not skipped[entry[1]] and opts.assign then
         take_over(t, changes.converted(value, dtype, device))
-      elseif t and not skipped[name] then
+      elseif value ~= nil and not skipped[entry[1]] then
         t:copy_(value)
       end
     end
@@ -190,6 +190,6 @@ return function(self, entries, run_hooks, walk, dict, opts)
   if not (opts.dtype or opts.assign) then result.converted = conversions(entries, given, skipped) end
   if opts.dry_run then return result end
   for _, commit in ipairs(old.commit) do commit() end
-  copy(self, own, given, skipped, opts)
+  copy(self, entries, given, skipped, opts)
   return result
 end

@@ -195,7 +195,7 @@ function Export:arguments(k, step)
     all, some = all and (value.zero_based or false), some or value.zero_based or false
     return value
   end
-  for name, id in pairs(step.inputs) do
+  for name, id in lists.sorted_pairs(step.inputs) do -- the order of initializers and nodes in the file
     if type(id) == "table" then
       args[name] = {n = #id}
       for i, each in ipairs(id) do args[name][i] = each and take(each) end
@@ -204,7 +204,7 @@ function Export:arguments(k, step)
     end
   end
   local keeps = is_view and all and some and not self.info[step.outputs[1]].dtype:find "float"
-  for name in pairs(keeps and {} or step.inputs) do
+  for name in lists.sorted_pairs(keeps and {} or step.inputs) do
     local value = args[name]
     if name ~= index and write_graph.is_value(value) then
       args[name] = value:from_one()
@@ -233,7 +233,7 @@ local function promote(self, step, args, dtype)
       if type(v) == "number" and name ~= "alpha" and v % 1 ~= 0 and common:find "int" then common = "float32" end
     end
   end
-  for name in pairs(step.inputs) do
+  for name in lists.sorted_pairs(step.inputs) do
     if name ~= "condition" and name ~= "mask" then
       args[name] = args[name]:to(common):with(args[name].shape)
     end
@@ -393,8 +393,8 @@ local function write(self, path, o)
     local id = self.tape:id(each.tensor)
     local value = id and self:value(id)
     if not value then -- a tensor that no step of the recording used
-      for name, p in pairs(self.by_name) do
-        if rawequal(p, each.tensor) then value = graph:initializer(each.tensor, name) end
+      for name, p in lists.sorted_pairs(self.by_name) do
+        if not value and rawequal(p, each.tensor) then value = graph:initializer(each.tensor, name) end
       end
       value = value or graph:initializer(each.tensor)
     end

@@ -156,7 +156,7 @@ local bounded = {"Add", {"Tanh", {"Mul", cubic, math.sqrt(2 / math.pi)}}, 1}
 local gelus_by_tanh = {{"Mul", {"Mul", "x", 0.5}, bounded}, {"Mul", "x", {"Mul", bounded, 0.5}}}
 
 local function gelu(nodes, node)
-  for op, list in pairs {Gelu = gelus, FastGelu = gelus_by_tanh} do
+  for op, list in lists.sorted_pairs {Gelu = gelus, FastGelu = gelus_by_tanh} do
     for _, pattern in ipairs(list) do
       local found = find(nodes, node, pattern)
       if found then return nodes:replace(node, "com.microsoft", op, {found.x}) end

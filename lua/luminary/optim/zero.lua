@@ -72,16 +72,9 @@ signature.note(takes, Zero.init)
 
 --- Fails unless all ranks number the same parameters alike.
 function Zero:check_alike()
-  local group, lines = self.process_group, {self.optimizer.__name}
-  if group.size == 1 then return end
-  for g, each in ipairs(self.optimizer.param_groups) do
-    for i, p in ipairs(each.params) do
-      lines[#lines + 1] = ("group %d, parameter %d, %s [%s]%s"):format(g, i, p.dtype, table.concat(p.shape, ", "),
-        p.requires_grad and "" or " without gradient")
-    end
-  end
-  load_module "luminary.distributed.same_on_all_ranks"(group, who, "parameters differ", lines, "parameter")
-  dist().barrier {group = group} -- the barrier raises other ranks' errors
+  local group = self.process_group
+  shards().check_order(who, group, {self.optimizer.__name}, self.optimizer.param_groups)
+  if group.size > 1 then dist().barrier {group = group} end -- the barrier raises other ranks' errors
 end
 
 -- Returns the rows of t, a parameter or its gradient, that a piece has.

@@ -1,13 +1,14 @@
 -- GGUF files of tokenizers (spec/support/gguf_vocabularies.lua) whose metadata is changed before it is written, or
 -- whose bytes are; what loads encodes and decodes as tokenizer.lua's.
 local bytes = require "scripts.dev.fuzz.bytes"
+local lists = require "luminary.base.lists"
 local gguf = require "spec.support.gguf"
 local tokenizer = require "scripts.dev.fuzz.tokenizer"
 local vocabularies = require "spec.support.gguf_vocabularies"
 local pick, random, damage = bytes.pick, math.random, bytes.damage
 
 local made = {}
-for name, pre in pairs {gpt2 = "gpt-2", llama3 = "llama-bpe", llama2 = false} do
+for name, pre in lists.sorted_pairs {gpt2 = "gpt-2", llama3 = "llama-bpe", llama2 = false} do
   made[#made + 1] = function() return vocabularies(name, pre or nil) end
 end
 

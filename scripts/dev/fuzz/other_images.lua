@@ -1,5 +1,6 @@
 -- Mutated WebPs, GIFs, BMPs and TIFFs.
 local bytes = require "scripts.dev.fuzz.bytes"
+local lists = require "luminary.base.lists"
 local image = require "scripts.dev.fuzz.image"
 local replace, little_endian, damage, flip, cut, pick, random =
   bytes.replace, bytes.little_endian, bytes.damage, bytes.flip, bytes.cut, bytes.pick, math.random
@@ -63,7 +64,7 @@ local function change_webp(text)
 end
 
 local list = {}
-for ending, row in pairs {
+for ending, row in lists.sorted_pairs {
   webp = { 40, change_webp }, gif = { 14, change_gif }, bmp = { 54, change_bmp }, tiff = { 140, change_tiff },
 } do
   local valid = image.files(ending)

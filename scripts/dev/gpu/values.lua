@@ -1,5 +1,6 @@
 -- Cases of scripts/dev/gpu_cases.lua: values on the device beside the CPU's in float64.
 local lm = require "luminary"
+local lists = require "luminary.base.lists"
 local common = require "scripts.dev.gpu.common"
 local nn, F = lm.nn, lm.nn.functional
 local fail, expect = common.fail, common.expect
@@ -42,7 +43,7 @@ local function compare_offset(op, dtype, which, n)
   local shapes = op == "linear" and { x = { 64, 128 }, weight = { 96, 128 }, bias = { 96 } }
     or { x = { 8, 16, 14, 14 }, weight = { 32, 16, 3, 3 }, bias = { 32 } }
   local here, there = {}, {}
-  for name, shape in pairs(shapes) do
+  for name, shape in lists.sorted_pairs(shapes) do
     here[name] = lm.randn(shape):to(dtype)
     local off = name == which and n or 0
     local room = lm.zeros({ here[name]:numel() + off }, { dtype = dtype, device = "cuda" })

@@ -251,26 +251,27 @@ describe("DistributedDataParallel", function()
     assert.matches("script.lua:%d+: all_reduce: ranks 0 and 1 made different calls", got[1].output)
   end)
 
-  it("has averages in .grad whatever a hook makes of it", function()
-    local script = [[
-      local net = lenet()
-      local ddp = DDP(net, { bucket_cap_mb = 1e-5 })
-      local weight, bias = net[1].weight, net[1].bias
-      local f64 = { dtype = "float64" }
-      weight:register_post_accumulate_grad_hook(function() weight.grad.data = lm.zeros({ 2 }, f64) end)
-      bias:register_post_accumulate_grad_hook(function() bias.grad = lm.zeros_like(bias) end)
-      for _ = 1, 3 do
-        local x, y = batch(4 * size)
-        local alone = copy_of(net)
-        F.cross_entropy(alone(x), y):backward()
-        ddp:zero_grad()
-        local part = { { 4 * rank + 1, 4 * rank + 4 } }
-        F.cross_entropy(ddp(x[part]), y[part]):backward()
-        near("gradients", grads(net), grads(alone))
-      end
-    ]]
-    succeeds(2, script)
-    succeeds(2, script, { LM_SHM = "0" })
+  it("refuses a gradient of another shape or dtype from a hook, whenever that made it", function()
+    local longer = "lm.zeros({ 8, 1, 3, 3 }, { dtype = 'float64' })"
+    for _, case in ipairs { { "1].weight", longer, "{}" }, { "1].weight", "lm.zeros { 4, 1, 3, 3 }", "{}" },
+      { "1].weight", "lm.zeros({ 2 }, { dtype = 'float64' })", "{ gradient_as_bucket_view = false }" },
+      { "1].bias", longer, "{ static_graph = true }" } } do -- a hook of another parameter
+      local got = run(2, ([[
+        local net = lenet()
+        local weight, x, y = net[1].weight, batch(4)
+        net[%s:register_post_accumulate_grad_hook(function()
+          if weight.grad then weight.grad.data = %s end
+        end)
+        local ddp = DDP(net, %s)
+        dist.barrier()
+        local said = message(function()
+          for _ = 1, 2 do F.cross_entropy(ddp(x), y):backward() end -- the second adds up
+        end)
+        contains(said, "the gradient of '0.weight' must be float64 [4, 1, 3, 3] on cpu, got ")
+        os.exit(0, true)
+      ]]):format(unpack(case)))
+      assert(got.ok, got.text)
+    end
   end)
 
   it("cannot be used when its process group is gone", function()

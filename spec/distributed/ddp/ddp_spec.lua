@@ -406,6 +406,34 @@ describe("DistributedDataParallel on several ranks", function()
       ]]
     end)
 
+    it("in evaluation with rank 0's buffers by option, also without a graph", function()
+      both [[
+        for _, dtype in ipairs { "float64", "bfloat16" } do
+          for _, opts in ipairs { { broadcast_in_eval = true }, {},
+            { broadcast_in_eval = true, broadcast_buffers = false } } do
+            lm.manual_seed(1)
+            local net = nn.Sequential(nn.BatchNorm1d(3), nn.Linear(3, 2)):to(dtype)
+            local ddp, is_alike = DDP(net, opts), opts.broadcast_in_eval and opts.broadcast_buffers ~= false
+            local x = lm.randn({ 8, 3 }):to(dtype)
+            ddp(x * (rank + 1) + rank):sum():backward()
+            local own = net[1].running_mean:clone()
+            ddp:eval()
+            local function spread(t)
+              local most = dist.all_reduce(t:double():detach():clone(), { op = "max" })
+              return (most - dist.all_reduce(t:double():detach():clone(), { op = "min" })):max():item()
+            end
+            for _, records in ipairs { false, true } do
+              local y = lm.set_grad_enabled(records, function() return ddp(x) end)
+              assert((spread(y) == 0) == (is_alike == true), "results of evaluation")
+              assert((spread(net[1].running_mean) == 0) == (is_alike == true))
+              assert(rank > 0 or net[1].running_mean:eq(own):all():item())
+            end
+            net(x) -- the module alone, on one rank
+          end
+        end
+      ]]
+    end)
+
     it("before and after no_sync, as converted by autocast, and twice through one graph", function()
       both [[
         local function make() return nn.Sequential(nn.Linear(6, 6), nn.ReLU(), nn.Linear(6, 6)) end

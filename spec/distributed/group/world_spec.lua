@@ -169,7 +169,8 @@ describe("the store is found", function()
       end })
       local got = job:wait()
       for rank = 0, 1 do
-        assert.matches(("world_size must be the same on all ranks, got 5 on rank %d and 2 on rank 0"):format(last),
+        assert.matches(("world_size must be the same on all ranks, got 5 on rank %d and 2 on rank 0; start `luminary "
+          .. "run` with the same %%-%%-nnodes and %%-%%-nproc on all hosts"):format(last),
           got[rank].output)
         assert.not_matches("timed out", got[rank].output)
       end

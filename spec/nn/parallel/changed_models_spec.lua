@@ -115,7 +115,7 @@ describe("a divided model", function()
       ]] .. run)
       for rank = 0, 1 do
         assert.not_equal(0, got[rank].code, got.text)
-        local wanted = "rank %d on [^ ]+ [^,]+ the unit of call %d of fully_shard %%(Linear%%) at"
+        local wanted = "rank %d on [^ ]+ [^,]+ fully_shard: the unit of call %d %%(Linear%%) at"
         for other = 0, 1 do assert.matches(wanted:format(other, other + 1), got[rank].output) end
       end
     end

@@ -2,6 +2,28 @@
 local on = require "spec.support.sharded"
 
 describe("nn.parallel.fully_shard", function()
+  it("names itself in the errors of ranks that wait for one that died", function()
+    local got = on.run(2, [[
+      local ffi = require "ffi"
+      ffi.cdef "int kill(int pid, int signal); int getpid(void); int usleep(unsigned);"
+      local Bad, calls = nn.Module:extend "Bad", 0
+      function Bad:init() self.l = nn.Linear(4, 4) end
+      function Bad:forward(x)
+        calls = calls + 1
+        if rank == 1 and calls == 2 then
+          ffi.C.usleep(200000) -- until rank 0 waits in backward
+          ffi.C.kill(ffi.C.getpid(), 9)
+        end
+        return self.l(x)
+      end
+      local net = nn.Sequential(nn.Linear(4, 4), Bad(), nn.Linear(4, 4))
+      for i = 1, 3 do fully_shard(net[i]) end
+      fully_shard(net)
+      for _ = 1, 2 do net(lm.ones(2, 4)):sum():backward() end
+    ]])
+    assert.matches("script.lua:%d+: backward: fully_shard: rank 1 on ", got[0].output)
+  end)
+
   it("warns once, on rank 0, if parameters beside the sharded ones are not averaged", function()
     local got = on.run(2, [[
       local net = Net(10, 2)

@@ -181,6 +181,55 @@ describe("SyncBatchNorm on several ranks", function()
     end)
   end
 
+  it("weighs batches of different sizes in fully_shard, too, by block or whole, in a checkpoint or not", function()
+    for _, n in ipairs { 2, 3 } do
+      succeeds(n, [[
+        local Net = nn.Module:extend "Net"
+        function Net:init(way)
+          self.first, self.norm, self.last, self.way = nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 2), way
+        end
+        function Net:forward(x)
+          local function f(h) return self.last(self.norm(self.first(h))) end
+          if self.way == "checkpoint" then return lm.autograd.checkpoint(f, x) end
+          return f(x)
+        end
+        local function make(way)
+          lm.manual_seed(1)
+          return Net(way):double()
+        end
+        local counts = { { 2, 5, 1 }, { 4, 1, 6 }, { 3, 3, 3 } }
+        for _, way in ipairs { "whole", "blocks", "checkpoint" } do
+          local alone, net = make(), nn.SyncBatchNorm.convert_sync_batchnorm(make(way))
+          if way == "blocks" then
+            nn.parallel.fully_shard(net.first)
+            nn.parallel.fully_shard(net.norm)
+          end
+          nn.parallel.fully_shard(net)
+          local mine, its = optim.SGD(net:parameters(), { lr = 0.1 }), optim.SGD(alone:parameters(), { lr = 0.1 })
+          for round, sizes in ipairs(counts) do
+            lm.manual_seed(round)
+            local total, before = 0, 0
+            for r = 1, size do
+              total = total + sizes[r]
+              if r <= rank then before = before + sizes[r] end
+            end
+            local x, y = lm.randn(total, 3):double(), lm.randn(total, 2):double()
+            local function own(t) return t:narrow(1, before + 1, sizes[rank + 1]) end
+            mine:zero_grad()
+            its:zero_grad();
+            (net(own(x)) - own(y)):square():mean():backward();
+            (alone(x) - y):square():mean():backward()
+            mine:step()
+            its:step()
+            local full = nn.parallel.full_state_dict(net)
+            for name, p in alone:named_parameters() do near(way .. " " .. name, full[name], p:detach(), 1e-12) end
+            if way ~= "checkpoint" then near("running", full["norm.running_var"], alone.norm.running_var, 1e-12) end
+          end
+        end
+      ]])
+    end
+  end)
+
   it("does so over links, too", function() succeeds(2, training, { LM_SHM = "0" }) end)
 
   it("synchronizes within its process group alone", function()

@@ -60,7 +60,7 @@ LM_FUNCTION(_register_hook) {
   int64_t id = 0;
   lm_hook hook = {call_hook, c, lm_callback_release};
   /* a failed registration has released the callback */
-  lm_need(L, accumulate ? lm_register_accumulate_hook(t, hook, &id) : lm_register_hook(t, hook, &id));
+  lm_need(L, accumulate ? lm_register_accumulate_hook(t, hook, NULL, &id) : lm_register_hook(t, hook, &id));
   lua_pushnumber(L, (double)id);
   lua_pushlightuserdata(L, c);
   return 2;

@@ -45,7 +45,7 @@ static lm_status make_reducer(lua_State *L, const lm_lua *s, reducer_handle *han
   TRY(lm_read_list(L, s, 2, ddp, "parameters", false, &n, &params));
   TRY(LM_READ_OPTIONS(L, s, 4, ddp, {"first_bytes", LM_ARG_I, &first}, {"cap_bytes", LM_ARG_I, &cap},
                       {"find_unused", LM_ARG_B, &config.find_unused}, {"static_graph", LM_ARG_B, &config.static_graph},
-                      {"weighted", LM_ARG_B, &config.weighted}));
+                      {"separate", LM_ARG_B, &config.separate}, {"weighted", LM_ARG_B, &config.weighted}));
   if (first < 1 || cap < 1)
     TRY(first < 1 ? lm_fail_int(ddp, "first_bytes", "at least 1", first)
                   : lm_fail_int(ddp, "cap_bytes", "at least 1", cap));
@@ -66,7 +66,7 @@ done:
   return status;
 }
 
-/* reducer_new(group, parameters, names, {first_bytes, cap_bytes, find_unused, static_graph, weighted}) */
+/* reducer_new(group, parameters, names, {first_bytes, cap_bytes, find_unused, static_graph, separate, weighted}) */
 LM_FUNCTION(reducer_new) {
   lm_lua *s = LM_STATE(L);
   lua_settop(L, 4);

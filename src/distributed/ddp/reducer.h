@@ -1,10 +1,10 @@
 /* Averages the gradients of one model over the ranks of a group while backward runs (DistributedDataParallel).
  *
- * Gradients lie in buckets, and each parameter's .grad is a view of its bucket; backward computes most of them in
- * place. A bucket is sent once all its gradients are final, in bucket order, which is the same on all ranks. The
- * average may be weighted: a rank whose batch had twice the samples then counts twice. A reducer belongs to the thread
- * that made it. On devices whose work is enqueued, the host waits only for the ranks' facts (reducer_core.h), not for
- * gradients. */
+ * Gradients lie in buckets, and each parameter's .grad is a view of its bucket (unless `separate`); backward computes
+ * most of them in place. A bucket is sent once all its gradients are final, in bucket order, which is the same on all
+ * ranks. The average may be weighted: a rank whose batch had twice the samples then counts twice. A reducer belongs to
+ * the thread that made it. On devices whose work is enqueued, the host waits only for the ranks' facts
+ * (reducer_core.h), not for gradients. */
 #pragma once
 
 #include "autograd/autograd.h"
@@ -16,6 +16,7 @@ typedef struct lm_reducer_config {
   size_t first_bytes, cap_bytes; /* bytes at which the first bucket, a small one to send early, and others are full */
   bool find_unused;              /* true if a backward pass may leave parameters without a gradient */
   bool static_graph;             /* true if each pass yields the same number of gradients for each parameter */
+  bool separate;                 /* true if .grad has memory of its own, into which averages are copied */
   bool weighted;                 /* true: average weighted by lm_reducer_forward's weight; false: plain mean */
 } lm_reducer_config;
 

@@ -15,6 +15,7 @@ typedef struct lm_slot { /* a parameter and its position in a bucket */
   lm_tensor *param;
   const char *name;
   int64_t hook;                /* id of the accumulate hook; 0: none */
+  uint32_t version;            /* param's, when the backward pass began */
   int64_t stride[LM_MAX_DIMS]; /* the gradient's, in elements, the same on all ranks */
   int bucket;
   size_t at, bytes; /* byte offset in the bucket; size without the padding to a cache line */

@@ -27,6 +27,11 @@ static bool slot_fits(const lm_slot *s, const lm_tensor *t) {
 
 lm_status lm_slot_check(const lm_slot *s, const lm_tensor *t) {
   if (slot_fits(s, t)) return LM_OK;
+  if (t != s->param) {
+    return lm_fail(LM_E_STATE, LM_DDP ": the gradient of '%s' must be %s %s on %s, got %s %s on %s from a hook",
+                   s->name, lm_dtype_name(s->view->dtype), lm_shape_of(s->view), lm_device_name(s->view->device),
+                   lm_dtype_name(t->dtype), lm_shape_of(t), lm_device_name(t->device));
+  }
   return lm_fail(LM_E_STATE,
                  LM_DDP
                  ": '%s' was %s %s on %s when the model was wrapped and is %s %s on %s now; convert it before wrapping",
@@ -37,7 +42,7 @@ lm_status lm_slot_check(const lm_slot *s, const lm_tensor *t) {
 void lm_pass_forget(lm_reducer *r) {
   for (int i = 0; i < r->n; i++) {
     lm_slot *s = &r->slot[i];
-    bool fits = slot_fits(s, s->param) && lm_requires_grad(s->param);
+    bool fits = slot_fits(s, s->param) && lm_requires_grad(s->param) && !r->config.separate;
     if (r->g) lm_set_grad_buffer(s->param, fits ? s->view : NULL);
     s->fires = 0;
     s->absent = s->ready = s->scaled = false;
@@ -65,8 +70,9 @@ static lm_status slot_set_ready(lm_reducer *r, int i) {
     TRY(lm_set_grad(s->param, copy));
     grad = s->view;
   }
+  if (grad) TRY(lm_slot_check(s, grad)); /* else a hook has dropped it, which counts as zeros */
   TRY(lm_reduce_put(r, i, grad));
-  if (!s->absent) TRY(lm_slot_set_grad(s));
+  if (!s->absent && !r->config.separate) TRY(lm_slot_set_grad(s));
   TRY(lm_set_grad_buffer(s->param, NULL));
   s->ready = true;
   r->bucket[s->bucket].waits_for--;
@@ -136,7 +142,11 @@ done:
 static lm_status pass_hand_out(lm_reducer *r) {
   for (int i = 0; i < r->n; i++) {
     lm_slot *s = &r->slot[i];
-    if ((s->used || s->absent) && lm_used_anywhere(r, i)) NEED(lm_slot_set_grad(s));
+    LM_OWNED *copy = NULL;
+    if ((s->used || s->absent) && lm_used_anywhere(r, i)) {
+      if (r->config.separate) NEED(lm_call(LM_OP_clone, &(lm_clone_args){s->view, LM_PRESERVE}, &copy));
+      NEED(copy ? lm_set_grad(s->param, copy) : lm_slot_set_grad(s));
+    }
     s->used = false;
   }
   return LM_OK;
@@ -149,11 +159,25 @@ lm_status lm_pass_end(lm_reducer *r) {
   return LM_OK;
 }
 
+/* Fails if a hook has changed the parameter in this pass: it knows this rank's gradient alone, so replicas would part.
+ */
+static lm_status slot_check_version(const lm_slot *s) {
+  if (s->version == lm_version(s->param)) return LM_OK;
+  return lm_fail(LM_E_STATE,
+                 LM_DDP
+                 ": a hook changed '%s' during backward, before its gradient was averaged; change parameters after "
+                 "backward, or use fully_shard, whose hooks get averaged gradients",
+                 s->name);
+}
+
 static lm_status pass_finish(void *ctx, lm_tensor *grad, lm_tensor **replacement) {
   (void)grad, (void)replacement;
   lm_reducer *r = ctx;
   if (!r->g) NEED(lm_reducer_usable(r));
   NEED(pass_fix_used(r));
+  for (int i = 0; i < r->n; i++) {
+    if (r->slot[i].fires > 0) NEED(slot_check_version(&r->slot[i]));
+  }
   NEED(lm_reduce_finish(r));
   NEED(pass_hand_out(r));
   return lm_pass_end(r);
@@ -217,15 +241,25 @@ static lm_status fail_repeated(const lm_reducer *r, const lm_slot *s) {
   return lm_reducer_publish(r, LM_E_STATE);
 }
 
+static lm_status on_begin(void *ctx, bool create_graph) {
+  const hook_context *w = ctx;
+  lm_slot *s = &w->r->slot[w->i];
+  s->version = lm_version(s->param);
+  if (!create_graph || !w->r->g || !w->r->sync) return LM_OK;
+  return lm_fail(LM_E_STATE, LM_DDP
+                 ": create_graph is not supported; gradients are averaged without a graph (lm.autograd.grad and "
+                 "no_sync return this rank's, with one)");
+}
+
 static lm_status on_gradient(void *ctx, lm_tensor *grad, lm_tensor **replacement) {
-  (void)replacement;
+  (void)grad, (void)replacement;
   const hook_context *w = ctx;
   lm_reducer *r = w->r;
   lm_status status = LM_OK;
   lm_slot *s = &r->slot[w->i];
   if (!r->g) TRY(lm_reducer_usable(r));
-  TRY(lm_slot_check(s, grad));
   TRY(lm_slot_check(s, s->param)); /* the parameter may have been converted since the forward pass */
+  TRY(slot_check_version(s));
   s->used = true;
   if (!r->sync) goto done;
   if (!r->begun) TRY(pass_begin(r));
@@ -255,8 +289,9 @@ lm_status lm_reducer_add_hooks(lm_reducer *r) {
     if (!w) NEED(LM_E_OOM);
     *w = (hook_context){r, i};
     atomic_fetch_add(&r->rc, 1);
-    NEED(lm_register_accumulate_hook(r->slot[i].param, (lm_hook){on_gradient, w, hook_context_free}, &r->slot[i].hook));
-    NEED(lm_set_grad_buffer(r->slot[i].param, r->slot[i].view));
+    NEED(lm_register_accumulate_hook(r->slot[i].param, (lm_hook){on_gradient, w, hook_context_free}, on_begin,
+                                     &r->slot[i].hook));
+    if (!r->config.separate) NEED(lm_set_grad_buffer(r->slot[i].param, r->slot[i].view));
   }
   return LM_OK;
 }

@@ -131,7 +131,7 @@ lm_status lm_call_check(const lm_exchange *c, const lm_tensor *t, bool write) {
   if (write && lm_overlaps_itself(t))
     return lm_remedy(
         lm_fail_value(name, "tensor", "without elements that share memory", lm_text("shape %s", lm_shape_of(t))),
-        "pass x:clone()");
+        "pass x:clone(); parameters of init_empty_weights need values first");
   if (!reduces(c->call.kind)) return LM_OK;
   if ((unsigned)c->call.op >= LM_REDUCE_OPS)
     return lm_fail(LM_E_ARG, "%s: unknown reduction %d", name, (int)c->call.op);

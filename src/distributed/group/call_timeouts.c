@@ -96,7 +96,7 @@ lm_status lm_fail_with_cause(const char *call, const lm_failure *cause) {
 static lm_status waiting_fail_call(const lm_waiting *call, const lm_failure *cause) {
   char name[sizeof call->ticket.what];
   snprintf(name, sizeof name, "%s", call->ticket.what);
-  name[strcspn(name, " ")] = 0;
+  name[strcspn(name, " :")] = 0;
   return lm_fail_with_cause(name, cause);
 }
 

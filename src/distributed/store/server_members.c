@@ -148,8 +148,11 @@ bool lm_server_join(lm_server *s, lm_conn *c, lm_reader *r) {
              "rank %u opens process group %u and rank 0 process group %d; all ranks must open the same number of them",
              rank, generation + 1, s->generation + 1);
   } else if (size != (uint32_t)s->size) {
-    snprintf(why, sizeof why, "world_size must be the same on all ranks, got %u on rank %u and %d on rank 0", size,
-             rank, s->size);
+    snprintf(
+        why, sizeof why,
+        "world_size must be the same on all ranks, got %u on rank %u and %d on rank 0; start `luminary run` with the "
+        "same --nnodes and --nproc on all hosts",
+        size, rank, s->size);
     if (!s->welcomed) server_found_failure(s, LM_FAILURE_ERROR, 0, why); /* the ranks will never be complete */
   } else if (rank >= (uint32_t)s->size) {
     snprintf(why, sizeof why, "rank %u is out of range for %d ranks (ranks start at 0)", rank, s->size);

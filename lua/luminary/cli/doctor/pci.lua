@@ -59,7 +59,7 @@ local function translates()
     for kind in pairs(kinds) do
       if kind:match("^DMA") then return true, ("iommu_group/type of the GPUs is %s"):format(kind) end
     end
-    return false, "iommu_group/type of the GPUs is " .. next(kinds)
+    return false, "iommu_group/type of the GPUs is " .. table.concat(lists.sorted_keys(kinds), ", ")
   end
   local units = outside.list "/sys/class/iommu"
   if #units == 0 and #outside.list "/sys/kernel/iommu_groups" == 0 then return false, "no unit in /sys/class/iommu" end

@@ -62,7 +62,7 @@ end
 DDP.init = signature.of([[DistributedDataParallel(module: module, {device_ids: table, output_device, dim: lacks,
   broadcast_buffers = true, init_sync = true, process_group, bucket_cap_mb: number, find_unused_parameters = false,
   check_reduction: lacks, gradient_as_bucket_view = true, static_graph = false, *,
-  batch_dim: count|false = 1})]], function(self, module, opts)
+  batch_dim: count|false = 1, broadcast_in_eval = false})]], function(self, module, opts)
   groups.need(who)
   local group = groups.resolve(who, opts.process_group)
   if opts.bucket_cap_mb and opts.bucket_cap_mb <= 0 then
@@ -87,6 +87,7 @@ DDP.init = signature.of([[DistributedDataParallel(module: module, {device_ids: t
     end
   end
   if #params == 0 then options.fail("%s: at least one parameter of the module must require a gradient", who) end
+  shards.note_names(who, group, module)
   self.module = module
   self.synced = {} -- layers that exchange gradients themselves, with the rank's weight
   for _, each in ipairs(module:modules()) do
@@ -98,13 +99,14 @@ DDP.init = signature.of([[DistributedDataParallel(module: module, {device_ids: t
     or load_module("luminary.distributed.cost_model").bucket_size(bytes))
   self.reduced = {parameters = params, names = names, options = {
     first_bytes = math.min(cap, 2 ^ 20), cap_bytes = cap, find_unused = opts.find_unused_parameters,
-    static_graph = opts.static_graph, weighted = opts.batch_dim ~= false,
+    static_graph = opts.static_graph, separate = not opts.gradient_as_bucket_view, weighted = opts.batch_dim ~= false,
   }}
   if group.size == 1 then return end
 
   alike(group, who, "model differs", describe(module), "parameter or buffer")
   self.module_buffers = module:buffers()
   self.broadcast_buffers = opts.broadcast_buffers and #self.module_buffers > 0
+  self.broadcast_in_eval = self.broadcast_buffers and opts.broadcast_in_eval
   if opts.init_sync then self:share(0) end
   make_reducer(self)
 end)
@@ -134,15 +136,15 @@ local function weighted(net, weight, ...)
 end
 
 function DDP:forward(...)
-  local weight
+  local weight, root = nil, self.broadcast_in_eval and not self.training and 0 or nil
   if self.reducer and core.is_grad_enabled() then
     if core.is_checkpointing() then
       options.fail("DistributedDataParallel: cannot be inside a checkpoint; put checkpoints into the wrapped module")
     end
     weight = self.batch_dim and batch_size("DistributedDataParallel", self.batch_dim, ...) or 1
-    local root = core.reducer_forward(self.reducer, weight, self.training, self.broadcast_buffers)
-    if root then core.reducer_share(self.process_group.handle, self.module_buffers, root) end
+    root = core.reducer_forward(self.reducer, weight, self.training, self.broadcast_buffers) or root
   end
+  if root then core.reducer_share(self.process_group.handle, self.module_buffers, root) end
   if self.output_device then return to_device(self.output_device, weighted(self, weight, ...)) end
   return weighted(self, weight, ...)
 end

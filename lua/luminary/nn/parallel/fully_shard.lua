@@ -24,6 +24,7 @@ local Module = require "luminary.nn.module"
 local records = require "luminary.nn.module_fields"
 local batch_size = require "luminary.nn.parallel.batch_size"
 local DDP = require "luminary.nn.parallel.distributed"
+local SyncBatchNorm = require "luminary.nn.parallel.sync_batch_norm"
 local shards = require "luminary.nn.parallel.shards"
 
 local ops, fail, pack, who = core.ops, options.fail, options.pack, "fully_shard"
@@ -379,20 +380,22 @@ local function refuse_replaced(name)
 end
 
 -- Returns the pass of a call of the outermost unit: a list of the units in the order of their calls, with `size`, this
--- rank's number of samples (nil: all ranks count the same), `before`, the last pass of that unit, `weights`, a list of
--- what weight_of returned, tables by bucket: links, {uses, reduction}, and inputs, results of Reduced; and of backward:
--- `fetched`, the unit whose tensors it needed last, and `reduction`, which began last.
+-- rank's number of samples (nil: all ranks count the same), `before`, the last pass of that unit, `norms`, its layers
+-- SyncBatchNorm, `weights`, a list of what weight_of returned, tables by bucket: links, {uses, reduction}, and inputs,
+-- results of Reduced; and of backward: `fetched`, the unit whose tensors it needed last, and `reduction`, which began
+-- last.
 local function new_pass(unit, module, ...)
   local before = unit.pass and unit.pass[1] == unit and unit.pass or nil
-  local pass = {before = before, links = {}, inputs = {}, weights = {}}
+  local pass = {before = before, links = {}, inputs = {}, weights = {}, norms = {}}
   local step = unit.step -- {samples, weights} that the passes of a Pipeline share
   if step then pass.weights = step.weights end
   if before then before.before = nil end
   autograd.free_returned()
-  if unit.batch_dim then pass.size = step and step.samples or batch_size(who, unit.batch_dim, ...) end
   if not core.is_grad_enabled() then return pass end
+  if unit.batch_dim then pass.size = step and step.samples or batch_size(who, unit.batch_dim, ...) end
   for prefix, m in module:named_modules() do
     local record = records.of(m)
+    if m:is(SyncBatchNorm) then table.insert(pass.norms, m) end
     for _, name in ipairs(record.param) do
       if not shards.of[record.values[name]] then refuse_replaced(records.joined(prefix, name)) end
     end
@@ -535,11 +538,13 @@ local function run(unit, module, forward, ...)
   again = again and unit.pass and unit.pass[1] ~= unit -- the pass of its first run
   local pass = outer or again and unit.pass or new_pass(unit, module, ...)
   active, again, boundaries.runner_of = pass, pass.is_over, runner_with(unit, outer_runner_of)
+  for _, norm in ipairs(pass.norms) do norm.batch_share = pass.size end -- as of DistributedDataParallel
   local inside = true
   local function leave()
     if not inside then return end
     inside, active, boundaries.runner_of = false, outer, outer_runner_of
     local changed = remove(results)
+    for _, norm in ipairs(outer and {} or pass.norms) do norm.batch_share = nil end
     if not outer then
       autograd.free_all(pass.inputs)
       pass.is_over = true
@@ -669,7 +674,7 @@ local function titles_of(mesh, module)
   local titles = {}
   for _, group in ipairs(mesh.groups) do
     calls[group] = (calls[group] or 0) + 1
-    titles[group] = ("the unit of call %d of fully_shard (%s)"):format(calls[group], module.__name)
+    titles[group] = ("fully_shard: the unit of call %d (%s)"):format(calls[group], module.__name)
   end
   return titles
 end
@@ -754,6 +759,7 @@ return signature.of([[fully_shard(module: module, {mesh, reshard_after_forward: 
     keeps = not opts.reshard_after_backward, prefetch = opts.prefetch,
     parts = lists.map(parts, function(part) return records.of(part[1]) end),
   }
+  shards.note_names(who, mesh.groups[1], module)
   shards.fill(who, module)
   unit.buckets = make_buckets(unit, entries)
   unit.reducers = reducers_of(unit)

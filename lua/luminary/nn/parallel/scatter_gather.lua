@@ -1,6 +1,7 @@
 --- Splits the arguments of a module over devices, and joins the results of its replicas: tensors at any depth in
 --- tables.
 local core = require "luminary.core"
+local lists = require "luminary.base.lists"
 local options = require "luminary.base.options"
 local comm = require "luminary.nn.parallel.comm"
 
@@ -12,7 +13,7 @@ local function each_tensor(v, visit, seen)
     if v.ndim > 0 then visit(v) end
   elseif is_plain(v) and not seen[v] then
     seen[v] = true
-    for _, value in pairs(v) do each_tensor(value, visit, seen) end
+    for _, value in lists.sorted_pairs(v) do each_tensor(value, visit, seen) end
   end
 end
 
@@ -81,9 +82,9 @@ function module.scatter_kwargs(inputs, kwargs, devices, dim)
   if core.is_tensor(inputs) then inputs = {inputs} end
   options.arg("scatter_kwargs", "inputs", inputs, "table")
   local both = module.scatter({inputs, kwargs or {}}, devices, dim, nil, "scatter_kwargs")
-  local lists, tables = {}, {}
-  for k, pair in ipairs(both) do lists[k], tables[k] = pair[1], pair[2] end
-  return lists, tables
+  local positional, named = {}, {}
+  for k, pair in ipairs(both) do positional[k], named[k] = pair[1], pair[2] end
+  return positional, named
 end
 
 local function join(who, values, destination, dim)
@@ -101,7 +102,7 @@ local function join(who, values, destination, dim)
   elseif is_plain(first) then
     check(is_plain, "a table")
     local out = {}
-    for key in pairs(first) do
+    for key in lists.sorted_pairs(first) do
       local column = {}
       for k, value in ipairs(values) do
         if value[key] == nil then

@@ -51,6 +51,53 @@ function shards.summarize(name, t)
     parameter.is(t) and not t.requires_grad and ", without gradient" or "")
 end
 
+-- Maps a parameter to its name in the last module that was wrapped, and of which call, the same on all ranks; and a
+-- group to the numbers of calls, by function.
+local name_of, calls = setmetatable({}, {__mode = "k"}), setmetatable({}, {__mode = "k"})
+
+--- Notes the names of a module's parameters, which `who` wraps for a group.
+function shards.note_names(who, group, module)
+  calls[group] = calls[group] or {}
+  calls[group][who] = (calls[group][who] or 0) + 1
+  for name, p in module:named_parameters() do
+    name_of[p] = ("'%s' of call %d of %s"):format(name, calls[group][who], who)
+  end
+end
+
+--- Returns the names of an optimizer's parameters, a list in their order, without those that have none.
+function shards.names_of(optimizer)
+  return lists.pick(name_of, lists.filter(optimizer:all_parameters(), function(p)
+    return name_of[p] and not shards.pipeline_of[p]
+  end))
+end
+
+--- Fails on all ranks of a group unless they list the same parameters in one order: by name, or by value if no call has
+--- named them. lines: what else must be equal. Collective.
+function shards.check_order(who, group, lines, param_groups)
+  if group.size == 1 then return end
+  local sums = {}
+  for g, each in ipairs(param_groups) do
+    for i, p in ipairs(each.params) do
+      lines[#lines + 1] = ("group %d, parameter %d, %s [%s]%s%s"):format(g, i, p.dtype, table.concat(p.shape, ", "),
+        p.requires_grad and "" or " without gradient", name_of[p] and ", " .. name_of[p] or "")
+      sums[#sums + 1] = not name_of[p] and not is_empty(p) and core.no_grad(core.scope, function()
+        return core.crc32c(p:detach():cpu():contiguous(), 0)
+      end)
+    end
+  end
+  load_module "luminary.distributed.same_on_all_ranks"(group, who, "parameters differ", lines, "parameter")
+  local first = dist().broadcast_object_list(lists.slice(sums), {src = group.ranks[1], group = group})
+  for i, sum in ipairs(sums) do
+    local at = sum and sum ~= first[i] and lists.index_of(sums, first[i]) and lists.index_of(first, sum)
+    if at then
+      local message = ("%s: the parameters differ from rank %d's: number %d has the values of number %d there; list "
+        .. "them in one order on all ranks"):format(who, group.ranks[1], i, at)
+      core.reducer_fail(group.handle, message)
+      options.fail("%s", message)
+    end
+  end
+end
+
 local function same_shape(a, b) return table.concat(a, ",") == table.concat(b, ",") end
 
 -- ---- forms: what a rank holds of a tensor. A form has the full tensor's shape, parts, the divisions along dims, each
@@ -538,11 +585,17 @@ local function take_common(who, name, to, p, t, saved)
   copy_common(to, form, t, saved)
 end
 
+-- Returns true if a saved state is this rank's own, of as many ranks, and has buffers that `tensors` lacks.
+local function is_own(state)
+  local rank, size = rank_and_size()
+  return state.rank == rank and state.size == size and options.is_plain(state.own) and next(state.own) ~= nil
+end
+
 --- Returns true if a rank's state of a module or an optimizer may have elements of these parameters, which are by name
 --- or number; else its tensors are of no use, and its other values may be.
 function shards.has_common(own, state)
   local forms, given = state.shards, state.tensors or state.state
-  if not (options.is_plain(forms) and options.is_plain(given)) then return true end
+  if not (options.is_plain(forms) and options.is_plain(given)) or is_own(state) then return true end
   for key, value in pairs(given) do
     local p, form = own[key], forms[key]
     local held, to = p and form ~= nil and saved_shape(form), p and form_of(p, p.shape)
@@ -571,11 +624,14 @@ end
 function shards.state_of_module(module)
   shards.fill("shard_state_dict", module)
   local pipeline = shards.pipelines[module]
-  local state, any = {tensors = {}, shards = {}}, pipeline ~= nil
+  -- own: buffers, such as running statistics, of which `tensors` of another rank has that rank's
+  local rank, size = rank_and_size()
+  local state, any = {tensors = {}, shards = {}, own = {}, rank = rank, size = size}, pipeline ~= nil
   for name, p in pairs(tensors_of(module)) do -- hooks of state_dict expect full tensors
     shards.check_rows(p)
     any = any or is_divided(p)
-    if is_saver(p, pipeline) then state.tensors[name] = p:detach() end
+    local to = is_saver(p, pipeline) and state.tensors or not parameter.is(p) and state.own or {}
+    to[name] = p:detach()
     state.shards[name] = is_divided(p) and form_of(p, p.shape) or nil
   end
   return any and state or nil
@@ -588,13 +644,16 @@ function shards.load_module(module, next_state)
   for state in next_state, own do
     local parts = options.is_plain(state) and options.is_plain(state.tensors) and options.is_plain(state.shards)
     if not parts then options.fail("%s: the saved state must have tables 'tensors' and 'shards'", who) end
-    for name, t in pairs(state.tensors) do
+    for name, t in lists.sorted_pairs(state.tensors) do
       if own[name] then
         take_common(who, name, own[name], own[name], t, state.shards[name])
       elseif not elsewhere[name] then
         options.fail("%s: %s has no '%s'", who, module.__name, printable_name(name, 200))
       end
       seen[name] = true
+    end
+    for name, t in pairs(is_own(state) and state.own or {}) do
+      if own[name] then take_common(who, name, own[name], own[name], t) end
     end
   end
   for _, name in ipairs(lists.sorted_keys(own)) do

@@ -426,6 +426,7 @@ return signature.of("parallelize(module: module, mesh, plan, {sequence_dim: coun
     end
     for _, division in ipairs(list) do shards.divide(division.t, mesh, division.dim, division.sizes) end
   end)
+  shards.note_names(who, group, module)
   if lists.find(module:parameters(), is_empty) then shards.fill_later(who, module, mesh) end
   if group.size > 1 then explain_errors(module, defaults) end
   for _, entry in ipairs(entries) do install(entry) end

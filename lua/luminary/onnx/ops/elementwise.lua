@@ -1,5 +1,6 @@
 --- ONNX's ops on each element, casts, constants and random numbers; the forms of entries are in ops/init.lua.
 local core = require "luminary.core"
+local lists = require "luminary.base.lists"
 local helpers = require "luminary.onnx.ops.sizes"
 local tensors = require "luminary.onnx.tensors"
 local ops, is_float, to, clamp = core.ops, core.is_floating_point, core.methods.to, core.ops.clamp
@@ -107,7 +108,7 @@ local of_attribute = {value_float = "float32", value_floats = "float32", value_i
 op.Constant = {constant = function(n)
   if n.value then return n:tensor "value" end
   if n.sparse_value then return n.graph:dense(n.sparse_value) end
-  for name, dtype in pairs(of_attribute) do
+  for name, dtype in lists.sorted_pairs(of_attribute) do
     if n[name] then return core.tensor(n[name], {dtype = dtype}) end
   end
   local list = n.value_string and {n.value_string} or {unpack(n.value_strings or n:fail "it has no value")}

@@ -380,7 +380,7 @@ local function write_inner(self, v)
     local n = 0
     for _ in pairs(v) do n = n + 1 end
     self:writeInt(n)
-    for k, each in pairs(v) do
+    for k, each in lists.sorted_pairs(v) do -- the same bytes in each process
       self:writeObject(k)
       self:writeObject(each)
     end

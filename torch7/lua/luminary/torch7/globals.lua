@@ -3,6 +3,7 @@
 --- cutorch, cunn and cudnn are there if the machine has a GPU.
 local debug = require "debug"
 local core = require "luminary.core"
+local lists = require "luminary.base.lists"
 local options = require "luminary.base.options"
 local torch = require "luminary.torch7"
 local fail = options.fail
@@ -126,7 +127,7 @@ local function is_plain(v) return type(v) == "table" and not (getmetatable(v) or
 local function table_text(t, indent)
   if next(t) == nil or indent >= 4 * DEPTH then return next(t) == nil and "{}" or "{...}" end
   local lines, margin = {"{"}, (" "):rep(indent)
-  for key, v in pairs(t) do
+  for key, v in lists.sorted_pairs(t) do
     local text = is_plain(v) and table_text(v, indent + 4) or type(v) == "string" and '"' .. v .. '"' or tostring(v)
     lines[#lines + 1] = ("%s  %s : %s"):format(margin, tostring(key), text)
   end
