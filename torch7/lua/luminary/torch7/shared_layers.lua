@@ -63,11 +63,15 @@ end
 
 -- ---- tables
 
+-- Returns the elements of the tensor that is_better(b, a) chooses; of equal ones those of a, which get the gradient.
+local function chosen(is_better)
+  return function(a, b) return ops.where(is_better(b, a), b, a) end
+end
 for name, row in pairs {
   CAddTable = {ops.add, "Adds the tensors of a table."},
   CMulTable = {ops.mul, "Multiplies the tensors of a table by elements."},
-  CMaxTable = {ops.maximum, "Computes the elementwise maximum of the tensors of a table."},
-  CMinTable = {ops.minimum, "Computes the elementwise minimum of the tensors of a table."},
+  CMaxTable = {chosen(ops.gt), "Computes the elementwise maximum of the tensors of a table."},
+  CMinTable = {chosen(ops.lt), "Computes the elementwise minimum of the tensors of a table."},
   CSubTable = {ops.sub, "Subtracts the second tensor of a table from the first.", 2},
   CDivTable = {ops.div, "Divides the first tensor of a table by the second.", 2},
 } do

@@ -81,17 +81,6 @@ for name, result in pairs {updateGradInput = Leaf.zeroGradInput, accGradParamete
     return result(self, input)
   end
 end
-direct("Sigmoid", one, of_elements(function(_, x, g)
-  local y = ops.sigmoid(x)
-  return ops.mul_(ops.sub_(y, ops.mul(y, y)), g)
-end))
-direct("Tanh", one, of_elements(function(_, x, g)
-  local y = ops.tanh(x)
-  return ops.sub(g, ops.mul_(ops.mul_(y, y), g))
-end))
-direct("LogSoftMax", matrix, of_elements(function(_, x, g)
-  return ops.log_softmax_backward(g, ops.log_softmax(x, 2), 2)
-end))
 direct("CAddTable", alike, of_elements(function(_, x, g) return lists.map(x, function() return ops.clone(g) end) end))
 direct("CMulTable", pair, of_elements(function(_, x, g) return {ops.mul(g, x[2]), ops.mul(g, x[1])} end))
 for _, name in ipairs {"Reshape", "View"} do

@@ -110,9 +110,9 @@ end, {
   end,
 })
 layer("WeightedEuclidean", "_inputSize# _outputSize#", function(x, o)
-  return ops.norm(ops.mul(ops.sub(ops.unsqueeze(x, 3), o.weight), o.diagCov), 2, {dim = 2})
+  return ops.clone(ops.norm(ops.mul(ops.sub(ops.unsqueeze(x, 3), o.weight), o.diagCov), 2, {dim = 2}))
 end, {
-  dims = 2, names = {"weight", "diagCov"}, sizes = function(_, i, o) return {weight = {i, o}, diagCov = {i, o}} end,
+  by_forward = true, dims = 2, names = {"weight", "diagCov"}, sizes = function(_, i, o) return {weight = {i, o}, diagCov = {i, o}} end,
   reset = function(self, stdv)
     local bound = stdv and stdv * math.sqrt(3) or 1 / math.sqrt(self.weight:size(1))
     self.weight:uniform(-bound, bound)
@@ -156,7 +156,7 @@ layer("TemporalDynamicKMaxPooling", "minK# factor=0", function(x, o)
   local k = math.max(o.minK, math.ceil(o.factor * x:size(d)))
   local _, at = ops.topk(x:detach(), k, d)
   return ops.gather(x, d, (ops.topk(at, k, d, {largest = false})))
-end)
+end, {by_forward = true})
 
 -- ---- normalized weights
 
@@ -331,7 +331,7 @@ for name, n in pairs {Spatial = 2, Volumetric = 3} do
     end
     return pool(x, kernel, {output_size = out, _random_samples = random})
   end, {
-    dims = n + 2,
+    dims = n + 2, by_forward = true,
     init = function(self, ...)
       for i, letter in ipairs(letters) do
         local size = options.arg("nn." .. name, "out" .. letter, (select(n + i, ...)), "number")

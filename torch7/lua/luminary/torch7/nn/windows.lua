@@ -80,7 +80,7 @@ for name, row in pairs {
   end
   for _, prefix in ipairs(is_average and {""} or {"", "Dilated"}) do
     local new = layer((name:gsub("%u%l+Pooling", prefix .. "%0")), fields .. (is_average and "" or " ceil_mode=false"),
-      compute, {dims = n + 2})
+      compute, {dims = n + 2, by_forward = not is_average})
     for method, field in pairs {ceil = {"ceil_mode", true}, floor = {"ceil_mode", false},
       setCountIncludePad = {"count_include_pad", true}, setCountExcludePad = {"count_include_pad", false}} do
       new[method] = function(self)
@@ -92,7 +92,7 @@ for name, row in pairs {
 end
 layer("SpatialAdaptiveMaxPooling", "W# H#=W", function(x, o)
   return F.adaptive_max_pool2d(x, {o.H, o.W})
-end, {dims = 4})
+end, {dims = 4, by_forward = true})
 layer("SpatialAdaptiveAveragePooling", "W# H#=W", function(x, o)
   return F.adaptive_avg_pool2d(x, {o.H, o.W})
 end, {dims = 4})
@@ -169,7 +169,7 @@ layer("UpSampling", "scale_factor mode", function(x, o) return resized(x, o, o.m
 -- Defines a layer that computes f(windows, o) of windows of kW frames, [n, windows, features, kW].
 local function temporal(name, fields, f, sizes, fan)
   local function compute(x, o) return f(ops.unfold(x, 2, o.kW, o.dW), o) end
-  layer(name, fields, compute, {dims = 3, sizes = sizes, fan = fan})
+  layer(name, fields, compute, {dims = 3, sizes = sizes, fan = fan, by_forward = not sizes})
 end
 local function window_of(self) return self.kW end
 temporal("TemporalConvolution", "inputFrameSize# outputFrameSize# kW# dW=1", function(windows, o)
@@ -181,7 +181,7 @@ end, function(o) return {weight = {o.inputFrameSize, 1, o.kW}, bias = {o.inputFr
 temporal("TemporalSubSampling", "inputFrameSize# kW# dW=1", function(windows, o)
   return ops.add(ops.mul(ops.sum(windows, -1), o.weight), o.bias)
 end, function(o) return {weight = {o.inputFrameSize}, bias = {o.inputFrameSize}} end, window_of)
-temporal("TemporalMaxPooling", "kW# dW=kW", function(windows) return ops.amax(windows, -1) end)
+temporal("TemporalMaxPooling", "kW# dW=kW", function(windows) return (core.max(windows, -1)) end)
 layer("SpatialSubSampling", "nInputPlane# kW# kH#=kW dW=1 dH=1", function(x, o)
   local sums = ops.mul(F.avg_pool2d(x, axes(o, "k", 2), {stride = axes(o, "d", 2)}), o.kW * o.kH)
   return ops.add(ops.mul(sums, o.weight:view {-1, 1, 1}), o.bias:view {-1, 1, 1})
