@@ -137,6 +137,9 @@ for name, row in pairs {
 } do
   layer(name, nil, function(x) return row[1](x) end, {of_output = row[2]})
 end
+layer("CReLU", "nInputDims inplace=false", function(x, o)
+  return ops.cat({ops.relu(x), ops.relu(ops.neg(x))}, x.ndim > (o.nInputDims or x.ndim) and 2 or 1)
+end, {by_forward = true})
 for name, f in pairs {LogSigmoid = ops.log_sigmoid, TanhShrink = F.tanhshrink} do
   layer(name, nil, function(x) return f(ops.clone(x)) end, {by_forward = true})
 end
@@ -157,9 +160,6 @@ for name, row in pairs {
   ELU = {"alpha=1 inplace=false", function(x, o)
     return ops.add(ops.relu(x), ops.mul(ops.sub(ops.exp(ops.clamp_range(x, -math.huge, 0)), 1), o.alpha))
   end, function(y, g, o) return ops.where(ops.gt(y, 0), g, ops.mul(g, ops.add(y, o.alpha))) end},
-  CReLU = {"nInputDims _inplace", function(x, o)
-    return ops.cat({ops.relu(x), ops.relu(ops.neg(x))}, x.ndim > (o.nInputDims or x.ndim) and 2 or 1)
-  end},
   WhiteNoise = {"mean=0 std=0.1", function(x, o)
     if o.train == false then return ops.mul(x, 1) end
     return ops.add(x, ops.add(ops.mul(ops.randn_like(x), o.std), o.mean))
@@ -218,7 +218,7 @@ for name, dims in pairs {SpatialDropout = 4, VolumetricDropout = 5} do
   end, {dims = dims, init = set_noise}).setp = Dropout.setp
 end
 layer("RReLU", "lower=0.125 upper=0.3333333333333333 inplace=false", function(x, o)
-  if o.train == false then return ops.leaky_relu(x, (o.lower + o.upper) / 2) end
+  if o.train == false or o.upper - o.lower <= 1e-6 then return ops.leaky_relu(x, (o.lower + o.upper) / 2) end
   return ops.mul(x, noise_of(o, x.shape, function()
     return ops.empty_like(x):uniform_(o.lower, o.upper):masked_fill_(ops.gt(x:detach(), 0), 1)
   end))
@@ -291,8 +291,8 @@ for name, row in pairs {
     return at_least_1d(ops.div(sum_of(t[1], t[2]), ops.sqrt(squares)))
   end},
   PairwiseDistance = {"norm=2", function(t, o)
-    return at_least_1d(ops.norm(ops.sub(t[1], t[2]), o.norm, {dim = -1}))
-  end},
+    return ops.clone(at_least_1d(ops.norm(ops.sub(t[1], t[2]), o.norm, {dim = -1})))
+  end, true},
   -- Takes {gates, experts}: sums the experts, a table or a tensor with them along dim, weighted by their gates.
   MixtureTable = {"dim", function(t, o)
     local gates, experts, at, shape = t[1], t[2], o.dim or t[1].ndim, {}
@@ -309,7 +309,7 @@ for name, row in pairs {
   end},
   ZipTableOneToMany = {nil, function(t) return lists.map(t[2], function(v) return {t[1], v} end) end},
 } do
-  layer(name, row[1], row[2])
+  layer(name, row[1], row[2], {by_forward = row[3]})
 end
 
 -- ---- layers that change only the gradient

@@ -137,7 +137,7 @@ function Leaf:updateOutput(input)
 end
 
 -- Returns true if the leaves of a record have the sizes of these inputs.
-local function has_sizes_of(self, tape, input)
+local function has_sizes_of(tape, input)
   local list = {}
   leaves(input, list)
   for i, x in ipairs(list) do
@@ -152,7 +152,7 @@ end
 local function tape_of(self, input)
   local tape, at = tapes[self], {i = 0}
   if tape and (self.inplace == true and input == self.output or self.__by_forward
-    and has_sizes_of(self, tape, input)) then
+    and unchanged(parameters_of(self), tape.seen, {i = 0}) and has_sizes_of(tape, input)) then
     return tape
   end
   if not (tape and unchanged({parameters_of(self), input}, tape.seen, at) and at.i == #tape.seen) then

@@ -86,11 +86,11 @@ end
 -- A convolution with own weights at each position.
 local function window_of(o) return o.nInputPlane * o.kW * o.kH end
 layer("SpatialConvolutionLocal", "nInputPlane# nOutputPlane# iW# iH# kW# kH# dW=1 dH=1 padW=0 padH=padW", function(x, o)
-  local windows = F.unfold(x, axes(o, "k", 2), {stride = axes(o, "d", 2), padding = axes(o, "pad", 2)})
+  local windows = F.unfold(ops.clone(x), axes(o, "k", 2), {stride = axes(o, "d", 2), padding = axes(o, "pad", 2)})
   local y = ops.matmul(ops.reshape(o.weight, {o.oH * o.oW, o.nOutputPlane, -1}), ops.permute(windows, {3, 2, 1}))
   return ops.add(ops.reshape(ops.permute(y, {3, 2, 1}), {x:size(1), o.nOutputPlane, o.oH, o.oW}), o.bias)
 end, {
-  dims = 4, fan = window_of,
+  dims = 4, fan = window_of, by_forward = true,
   init = function(o)
     o.oW = math.floor((o.iW + 2 * o.padW - o.kW) / o.dW) + 1
     o.oH = math.floor((o.iH + 2 * o.padH - o.kH) / o.dH) + 1
@@ -102,17 +102,18 @@ end, {
 layer("SpatialDepthWiseConvolution", "nInputPlane# nOutputPlane# kW# kH#=kW dW=1 dH=1 padW=0 padH=padW", function(x, o)
   local weight = ops.reshape(ops.transpose(o.weight, 1, 2), {-1, 1, o.kH, o.kW})
   local bias = o.bias and ops.reshape(ops.transpose(o.bias, 1, 2), {-1})
-  return F.conv2d(x, weight, bias, {stride = axes(o, "d", 2), padding = axes(o, "pad", 2), groups = o.nInputPlane})
+  return F.conv2d(ops.clone(x), weight, bias, {stride = axes(o, "d", 2), padding = axes(o, "pad", 2),
+    groups = o.nInputPlane})
 end, {
-  dims = 4, fan = function(o) return o.kW * o.kH end,
+  dims = 4, by_forward = true, fan = function(o) return o.kW * o.kH end,
   sizes = function(o)
     return {weight = {o.nOutputPlane, o.nInputPlane, o.kH, o.kW}, bias = {o.nOutputPlane, o.nInputPlane}}
   end,
 })
 layer("WeightedEuclidean", "_inputSize# _outputSize#", function(x, o)
-  return ops.clone(ops.norm(ops.mul(ops.sub(ops.unsqueeze(x, 3), o.weight), o.diagCov), 2, {dim = 2}))
+  return ops.norm(ops.mul(ops.sub(ops.unsqueeze(x, 3), o.weight), o.diagCov), 2, {dim = 2})
 end, {
-  by_forward = true, dims = 2, names = {"weight", "diagCov"}, sizes = function(_, i, o) return {weight = {i, o}, diagCov = {i, o}} end,
+  dims = 2, names = {"weight", "diagCov"}, sizes = function(_, i, o) return {weight = {i, o}, diagCov = {i, o}} end,
   reset = function(self, stdv)
     local bound = stdv and stdv * math.sqrt(3) or 1 / math.sqrt(self.weight:size(1))
     self.weight:uniform(-bound, bound)

@@ -28,6 +28,7 @@ for name, row in pairs {
   SpatialFullConvolution = {2, full2, true}, VolumetricFullConvolution = {3, full3, true},
 } do
   local n, fields, is_full = unpack(row)
+  local by_forward = name:find "Convolution" and not is_full and not name:find "Dilated" -- Torch7's keep windows
   local conv = F[(is_full and "conv_transpose%dd" or "conv%dd"):format(n)]
   local function shape_of(o)
     local first, second = o.nOutputPlane, o.nInputPlane
@@ -44,10 +45,10 @@ for name, row in pairs {
       end
     end
     if weight.ndim == 2 then weight = ops.reshape(weight, shape_of(o)) end -- as SpatialConvolutionMM of Torch7 has it
-    return conv(x, weight, o.bias, how)
+    return conv(by_forward and ops.clone(x) or x, weight, o.bias, how)
   end
   layer(name, planes .. fields, compute, {
-    dims = not is_full and n + 2 or nil, sizes = function(o)
+    by_forward = by_forward, dims = not is_full and n + 2 or nil, sizes = function(o)
       local shape = shape_of(o)
       if name == "SpatialConvolutionMM" then shape = {shape[1], lists.product(shape) / shape[1]} end
       return {weight = shape, bias = {o.nOutputPlane}}
@@ -168,8 +169,9 @@ layer("UpSampling", "scale_factor mode", function(x, o) return resized(x, o, o.m
 
 -- Defines a layer that computes f(windows, o) of windows of kW frames, [n, windows, features, kW].
 local function temporal(name, fields, f, sizes, fan)
-  local function compute(x, o) return f(ops.unfold(x, 2, o.kW, o.dW), o) end
-  layer(name, fields, compute, {dims = 3, sizes = sizes, fan = fan, by_forward = not sizes})
+  local by_forward = name:find "Row" or not sizes
+  local function compute(x, o) return f(ops.unfold(by_forward and sizes and ops.clone(x) or x, 2, o.kW, o.dW), o) end
+  layer(name, fields, compute, {dims = 3, sizes = sizes, fan = fan, by_forward = by_forward})
 end
 local function window_of(self) return self.kW end
 temporal("TemporalConvolution", "inputFrameSize# outputFrameSize# kW# dW=1", function(windows, o)
