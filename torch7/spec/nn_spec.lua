@@ -511,7 +511,7 @@ describe("backward after the input's memory was used again", function()
       SpatialMaxPooling = { image, 2, 2 }, SpatialDilatedMaxPooling = { image, 2, 2, 1, 1, 0, 0, 2, 2 },
       SpatialAdaptiveMaxPooling = { image, 2, 3 }, SpatialFractionalMaxPooling = { { 1, 2, 6, 6 }, 2, 2, 3, 3 },
       VolumetricMaxPooling = { volume, 2, 2, 2 }, TemporalMaxPooling = { flat, 2 }, Euclidean = { flat, 4, 2 },
-      TemporalDynamicKMaxPooling = { flat, 2 }, WeightedEuclidean = { flat, 4, 2 }, CMaxTable = {}, CMinTable = {},
+      TemporalDynamicKMaxPooling = { flat, 2 }, CReLU = { flat, 1 }, CMaxTable = {}, CMinTable = {},
     } do
       it(("is %s's as Torch7's, from the output, indices or buffers, in a %s"):format(name, kind), function()
         local layer = nn[name](unpack(case, 2)):type(kind)

@@ -146,7 +146,9 @@ local function new(device, dtype, first, ...)
     return wrap(ops.detach(raw(first):to(dtype)))
   end
   if tensor.storage.is(first) and (tensor.storage.flat(first).dtype ~= "int64" or dtype == "int64") then
-    return wrap(tensor.storage.view(first, ...):to(dtype))
+    local object = wrap(tensor.storage.view(first, ...):to(dtype))
+    if raw_of[object]:numel() == 0 then tensor.empty_storages[object] = first end
+    return object
   end
   if core.is_tensor(first) then return wrap(first:detach():to(dtype)) end
   if type(first) == "table" and not (tensor.is_sizes(first) and dtype ~= "int64") then
@@ -164,6 +166,8 @@ end
 function tensor.new(dtype, ...) return new(nil, dtype, ...) end
 
 -- ---- numbers and operands
+
+tensor.empty_storages = setmetatable({}, {__mode = "k"}) -- tensor without elements -> the storage that it was made of
 
 local bits = {uint8 = 8, int8 = 8, int16 = 16, int32 = 32, int64 = 64}
 

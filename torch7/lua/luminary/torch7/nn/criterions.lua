@@ -90,8 +90,13 @@ end
 criterion("ClassNLLCriterion", weighted(ops.nll_loss), "classes")
 criterion("SpatialClassNLLCriterion", weighted(ops.nll_loss), "classes")
 criterion("BCECriterion", weighted(ops.binary_cross_entropy))
-for name, op in pairs {MSE = ops.mse_loss, Abs = ops.l1_loss, SmoothL1 = ops.smooth_l1_loss, DistKLDiv = ops.kl_div,
-  SoftMargin = F.soft_margin_loss} do
+for name, op in pairs {
+  MSE = ops.mse_loss, SmoothL1 = ops.smooth_l1_loss, DistKLDiv = ops.kl_div, SoftMargin = F.soft_margin_loss,
+  Abs = reduced(function(x, y) -- the gradient is 1 where x equals y
+    local d = ops.sub(x, y)
+    return ops.where(ops.lt(d, 0), ops.neg(d), d)
+  end),
+} do
   criterion(name .. "Criterion", function(x, y, how) return op(x, y, how) end)
 end
 criterion("MultiLabelSoftMarginCriterion", function(x, y, how, weight)

@@ -137,7 +137,7 @@ for name, row in pairs {
 } do
   layer(name, nil, function(x) return row[1](x) end, {of_output = row[2]})
 end
-layer("CReLU", "nInputDims inplace=false", function(x, o)
+layer("CReLU", "nInputDims _inplace", function(x, o)
   return ops.cat({ops.relu(x), ops.relu(ops.neg(x))}, x.ndim > (o.nInputDims or x.ndim) and 2 or 1)
 end, {by_forward = true})
 for name, f in pairs {LogSigmoid = ops.log_sigmoid, TanhShrink = F.tanhshrink} do

@@ -286,25 +286,42 @@ function Module:clone(...)
   return Module.copy_of(self):share(self, ...)
 end
 
+-- Converts the tensors in the fields of an object; modules and criterions in them by their own method `type`.
+local function convert_fields(object, name, cache)
+  for _, v in pairs(object) do
+    if type(v) == "table" and not cache.seen[v] then
+      cache.seen[v] = true
+      if class.isTypeOf(v, "nn.Module") or class.isTypeOf(v, "nn.Criterion") then
+        v:type(name, cache)
+      else
+        convert_fields(v, name, cache)
+      end
+    elseif tensor.is(v) and not v:type():find "Long" and v:type() ~= name then
+      v:set(tensor.wrap(cache.part(v)))
+    end
+  end
+end
 --- Converts all tensors of an object, a module or a table, except LongTensors; those that share memory still do.
 --- `cache` is a table for several calls whose objects share memory.
 function Module.convert(object, name, cache)
-  local function converted(x) return tensor.wrap(x):type(name):raw() end
-  local part = in_new_memory(object, converted, cache or {})
-  each_tensor(object, function(t)
-    if not t:type():find "Long" and t:type() ~= name then t:set(tensor.wrap(part(t))) end
-  end, {})
+  cache = cache or {}
+  local is_inside = cache.seen
+  if not is_inside then
+    local function converted(x) return tensor.wrap(x):type(name):raw() end
+    cache.part, cache.seen = in_new_memory(object, converted, cache), {[object] = true}
+  end
+  convert_fields(object, name, cache)
+  if not is_inside then cache.seen = nil end
   return object
 end
 
 function Module:type(name, cache)
   if name == nil then return self._type or self.output and tensor.is(self.output) and self.output:type() end
   self._type = name
-  self:apply(function(m) m._type = name end)
   return Module.convert(self, name, cache)
 end
 for name, kind in pairs {float = "FloatTensor", double = "DoubleTensor", cuda = "CudaTensor"} do
-  Module[name] = function(self) return self:type("torch." .. kind) end
+  Module[name] = function(self, ...) return self:type("torch." .. kind, ...) end
 end
 
 return Module

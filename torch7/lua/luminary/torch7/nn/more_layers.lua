@@ -66,7 +66,7 @@ for name, transposed in pairs {SpatialConvolutionMap = false, SpatialFullConvolu
   layer(name, "connTable kW# kH#=kW dW=1 dH=1", function(x, o)
     local t = o.connTable:to "int64"
     local from, to = ops.select(t, 2, 1), ops.select(t, 2, 2)
-    local a, b, n, m = to, from, o.nOutputPlane, o.nInputPlane
+    local a, b, n, m = to, from, o.nOutputPlane, math.max(o.nInputPlane, x:size(2)) -- the table may leave planes out
     if transposed then a, b, n, m = b, a, m, n end
     local all = ops.zeros({n * m, o.kH * o.kW}, {dtype = x.dtype, device = x.device})
     all = ops.index_add(all, 1, ops.add(ops.mul(ops.sub(a, 1), m), b), ops.reshape(o.weight, {t:size(1), -1}))
@@ -163,19 +163,36 @@ end, {by_forward = true})
 
 -- Defines a module around `inner` whose weight is g * v / |v|, with a length for each entry of the weight's dim.
 local WeightNorm, Decorator = Module.define("WeightNorm", "Decorator", function(self, inner, outputDim)
+  local weight, sizes = inner.weight, inner.weight:size()
   self.outputDim = outputDim or 1
-  self.bias, self.gradBias = inner.bias, inner.gradBias
-  self.v = inner.weight:clone()
-  self.g = wrap(ops.contiguous(self:lengths(self.v:raw())))
+  self.bias, self.gradBias, self.weightSize, self.viewOut = inner.bias, inner.gradBias, sizes, weight:size()
+  local n = table.remove(self.viewOut, self.outputDim)
+  table.insert(self.viewOut, 1, n)
+  self.viewIn = tensor.sizes {n, weight:nElement() / n}
+  self.v = weight.new(self.viewIn):normal(0, math.sqrt(2 / self.viewIn[2]))
+  self.g = wrap(self.lengths(self.v:raw()))
+  if self.bias then self.bias:zero() end
   self.gradV, self.gradG = self.v:clone():zero(), self.g:clone():zero()
+  self._norm, self._scale = self.g:clone(), self.g:clone()
 end, nil, function(self, ...) return self.modules[1]:updateGradInput(...) end)
 WeightNorm.__names, WeightNorm.parameters, WeightNorm.backward = {"v", "g", "bias"}, Module.parameters, Module.backward
-function WeightNorm:lengths(v)
-  local dims = {}
-  for d = 1, v.ndim do if d ~= self.outputDim then dims[#dims + 1] = d end end
-  return ops.sqrt(ops.sum(ops.square(v), dims, {keepdim = true}))
+WeightNorm.eps = 1e-4 -- Torch7 adds it under the root
+--- Returns the lengths of v's rows, of squares with eps added.
+function WeightNorm.lengths(v, eps) return ops.sqrt(ops.add(ops.sum(ops.square(v), 2, {keepdim = true}), eps or 0)) end
+--- Returns the weight: rows g * v / |v| along the dim outputDim.
+function WeightNorm:computed(v, g)
+  local rows, order = ops.div(ops.mul(v, ops.reshape(g, {-1, 1})), self.lengths(v, self.eps)), {}
+  for d = 1, #self.viewOut do order[d] = d == self.outputDim and 1 or d < self.outputDim and d + 1 or d end
+  return ops.permute(ops.reshape(rows, {unpack(self.viewOut)}), order)
 end
-function WeightNorm:computed(v, g) return ops.div(ops.mul(v, g), self:lengths(v)) end
+--- Reads a module; Torch7's file has no weight of the inner module.
+function WeightNorm:read(file)
+  Decorator.read(self, file)
+  local inner = self.modules[1]
+  inner.weight = inner.weight or self.v.new(self.weightSize)
+  inner.gradWeight = inner.gradWeight or self.v.new(self.weightSize):zero()
+  inner.weight:copy(wrap(self:computed(self.v:raw(), self.g:raw())))
+end
 function WeightNorm:updateOutput(input)
   self.modules[1].weight:copy(wrap(self:computed(self.v:raw(), self.g:raw())))
   self.modules[1].bias = self.bias
@@ -196,12 +213,17 @@ local LinearWeightNorm = class.new("nn.LinearWeightNorm", "nn.WeightNorm")
 function LinearWeightNorm:__init(i, o, bias)
   WeightNorm.__init(self, nn.Linear(i, o, bias))
   self.inputSize, self.outputSize, self.weight = i, o, self.modules[1].weight
+  self.modules[1]:reset()
+  self.v:copy(self.weight)
+  self.g:copy(wrap(self.lengths(self.v:raw())))
+  if self.bias then self.bias:copy(self.modules[1].bias) end
 end
+LinearWeightNorm.eps = 0
 --- nn.LinearWeightNorm.fromLinear(linear): Returns a layer that computes the same.
 function LinearWeightNorm.fromLinear(linear)
   local made = nn.LinearWeightNorm(linear.weight:size(2), linear.weight:size(1), linear.bias ~= nil)
   made.v:copy(linear.weight)
-  made.g:raw():copy_(made:lengths(made.v:raw()))
+  made.g:raw():copy_(made.lengths(made.v:raw()))
   if linear.bias then made.bias:copy(linear.bias) end
   return made
 end
