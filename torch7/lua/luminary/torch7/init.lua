@@ -22,7 +22,7 @@ local torch = class.packages.torch
 for name, f in pairs(tensor.methods) do torch[name] = f end
 for name, f in pairs(tensor.functions) do torch[name] = f end
 for _, part in ipairs {"module", "leaf", "layers", "windows", "containers", "criterions", "utils", "more_layers",
-  "sparse", "derivatives", "direct", "texts"} do
+  "sparse", "derivatives", "direct", "texts", "file_fields"} do
   require("luminary.torch7.nn." .. part)
 end
 torch.nn, torch.optim = class.packages.nn, require "luminary.torch7.optim"

@@ -25,6 +25,7 @@ function Criterion:type(name, cache)
 end
 function Criterion:clone() return Module.copy_of(self) end
 Criterion.float, Criterion.double, Criterion.cuda = Module.float, Module.double, Module.cuda
+Criterion.write, Criterion.read = Module.write, Module.read
 function Criterion:__call__(input, target)
   self.output = self:forward(input, target)
   return self.output

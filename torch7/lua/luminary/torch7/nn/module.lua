@@ -64,12 +64,8 @@ function Module:backward(input, gradOutput, scale)
   return self.gradInput
 end
 
---- Writes the fields of a module for torch.save; torch.load reads them. (net[i] is also in net.modules.)
-function Module:write(file)
-  local fields = lists.copy(self)
-  for i = #fields, 1, -1 do fields[i] = nil end
-  file:writeObject(fields)
-end
+--- Writes the fields of a module for torch.save; torch.load reads them.
+function Module:write(file) file:writeObject(Module.fields_to_write(self)) end
 Module.read = files.read_fields
 
 function Module:children() return self.modules or {} end

@@ -182,8 +182,9 @@ function WeightNorm.lengths(v, eps) return ops.sqrt(ops.add(ops.sum(ops.square(v
 --- Returns the weight: rows g * v / |v| along the dim outputDim.
 function WeightNorm:computed(v, g)
   local rows, order = ops.div(ops.mul(v, ops.reshape(g, {-1, 1})), self.lengths(v, self.eps)), {}
-  for d = 1, #self.viewOut do order[d] = d == self.outputDim and 1 or d < self.outputDim and d + 1 or d end
-  return ops.permute(ops.reshape(rows, {unpack(self.viewOut)}), order)
+  local sizes = tensor.sizes_from(self.viewOut)
+  for d = 1, #sizes do order[d] = d == self.outputDim and 1 or d < self.outputDim and d + 1 or d end
+  return ops.permute(ops.reshape(rows, sizes), order)
 end
 --- Reads a module; Torch7's file has no weight of the inner module.
 function WeightNorm:read(file)
@@ -216,9 +217,17 @@ function LinearWeightNorm:__init(i, o, bias)
   self.modules[1]:reset()
   self.v:copy(self.weight)
   self.g:copy(wrap(self.lengths(self.v:raw())))
-  if self.bias then self.bias:copy(self.modules[1].bias) end
+  self.eps, self.norm, self.scale = 1e-16, self.g:clone(), self.g:clone()
 end
-LinearWeightNorm.eps = 0
+--- Reads a module; Torch7's has no Linear inside.
+function LinearWeightNorm:read(file)
+  Module.read(self, file)
+  if self.modules then return end
+  local bias, grad = self.bias, self.gradBias
+  local made = nn.LinearWeightNorm(self.inputSize, self.outputSize, bias ~= nil):type(self.v:type())
+  for key, v in pairs(made) do if rawget(self, key) == nil then self[key] = v end end
+  self.modules[1].bias, self.modules[1].gradBias, self.gradV = bias, grad, self.gradV:viewAs(self.v)
+end
 --- nn.LinearWeightNorm.fromLinear(linear): Returns a layer that computes the same.
 function LinearWeightNorm.fromLinear(linear)
   local made = nn.LinearWeightNorm(linear.weight:size(2), linear.weight:size(1), linear.bias ~= nil)
