@@ -132,14 +132,17 @@ for name, n in pairs {SpatialMaxUnpooling = 2, VolumetricMaxUnpooling = 3} do
     local y = undo(ops.reshape(x, flat), ops.reshape(o.indices:to "int64", flat), axes(of, "k", n),
       {stride = axes(of, "d", n), padding = axes(of, "pad", n), output_size = {unpack(o.sizes, window)}})
     return ops.reshape(y, o.sizes)
-  end)
+  end, {init = function(self) if self.pooling then self.pooling.keeps_indices = true end end})
   function new:updateOutput(x)
     local tape, of = Leaf.tapes[self.pooling], self.pooling
     if tape then
       local source = tape.inputs[1]:detach()
-      local _, indices = pool(source, axes(of, "k", n), {stride = axes(of, "d", n), padding = axes(of, "pad", n),
-        ceil_mode = of.ceil_mode, return_indices = true})
-      self.indices, self.sizes = wrap(indices), lists.slice(source.shape)
+      if not (of.keeps_indices and of.indices) then -- from now on it has them
+        local _, indices = pool(source, axes(of, "k", n), {stride = axes(of, "d", n), padding = axes(of, "pad", n),
+          ceil_mode = of.ceil_mode, return_indices = true})
+        of.indices, of.keeps_indices = wrap(indices), true
+      end
+      self.indices, self.sizes = of.indices, lists.slice(source.shape)
     end
     return Leaf.updateOutput(self, x)
   end

@@ -75,7 +75,12 @@ for name, row in pairs {
     if is_average then
       how.count_include_pad, how.divisor_override = o.count_include_pad, o.divide == false and 1 or nil
     else
-      how.dilation = axes(o, "dilation", n)
+      how.dilation, how.return_indices = axes(o, "dilation", n), o.keeps_indices
+    end
+    if o.keeps_indices then -- for an unpooling layer
+      local y, indices = pool(x, axes(o, "k", n), how)
+      o.indices = indices
+      return y
     end
     return pool(x, axes(o, "k", n), how)
   end
@@ -104,7 +109,7 @@ end, {dims = 4})
 -- ---- normalization
 
 for name, dims in pairs {BatchNormalization = 2, SpatialBatchNormalization = 4, VolumetricBatchNormalization = 5} do
-  layer(name, "_nOutput# eps=1e-5 momentum=0.1 affine=true", function(x, o)
+  local new = layer(name, "_nOutput# eps=1e-5 momentum=0.1 affine=true", function(x, o)
     local training = o.train ~= false
     if training and x:numel() <= x:size(2) then -- one value for each channel, whose deviation is 0
       local sizes = {-1}
@@ -128,6 +133,15 @@ for name, dims in pairs {BatchNormalization = 2, SpatialBatchNormalization = 4, 
       self.running_var:fill(1)
     end,
   })
+  -- save_mean and save_std are the mean and 1 / deviation of the last batch in training, computed when they are read.
+  function new.__index(self, key)
+    if key ~= "save_mean" and key ~= "save_std" then return new[key] end
+    local x, over = Leaf.tapes[self] and self.train ~= false and Leaf.tapes[self].inputs[1]:detach(), {1}
+    for d = 3, x and dims or 0 do over[#over + 1] = d end
+    if x and x.ndim < dims then x = ops.unsqueeze(x, 1) end
+    if key == "save_mean" then return x and tensor.wrap(ops.mean(x, over)) or nil end
+    return x and tensor.wrap(ops.rsqrt(ops.add(ops.var(x, over, {correction = 0}), self.eps))) or nil
+  end
 end
 layer("SpatialCrossMapLRN", "size# alpha=1e-4 beta=0.75 k=1", function(x, o)
   return F.local_response_norm(x, o.size, {alpha = o.alpha, beta = o.beta, k = o.k})
