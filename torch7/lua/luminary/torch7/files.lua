@@ -420,9 +420,7 @@ function File:writeObject(v, _, hook)
     self:writeInt(plain[1])
     return plain[2](self, v)
   end
-  if not self:isWritableObject(v) then
-    fail("torch.save: %s cannot be written", options.describe(v))
-  end
+  if not self:isWritableObject(v) then fail("torch.save: %s cannot be written", options.describe(v)) end
   if self.written_depth >= torch7_file.DEEPEST then
     fail("torch.save: tables and objects must not be nested deeper than %d", torch7_file.DEEPEST)
   end

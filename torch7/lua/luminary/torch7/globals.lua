@@ -29,9 +29,7 @@ function sys.toc(verbose)
   return seconds
 end
 function sys.ls(folder) return sys.execute("ls " .. (folder or "")) end
-function sys.fpath()
-  return torch.paths.dirname(debug.getinfo(2, "S").source:match "^@(.*)$" or "./-")
-end
+function sys.fpath() return torch.paths.dirname(debug.getinfo(2, "S").source:match "^@(.*)$" or "./-") end
 
 -- Runs a Lua file; the message names it if it fails to load.
 local function run(path) return assert(loadfile(path))() end

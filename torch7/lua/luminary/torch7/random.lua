@@ -87,9 +87,7 @@ end
 created("range", function(how, a, b, step)
   numbers("torch.range", a, b)
   step = options.arg("torch.range", "step", step or 1, "number")
-  if step == 0 or (b - a) / step < 0 then
-    fail("torch.range: step must lead from %g to %g, got %g", a, b, step)
-  end
+  if step == 0 or (b - a) / step < 0 then fail("torch.range: step must lead from %g to %g, got %g", a, b, step) end
   return progression(how, a, step, math.floor((b - a) / step + 1e-9) + 1)
 end, tensor.put_by_count)
 local function linspace(who, how, a, b, n)

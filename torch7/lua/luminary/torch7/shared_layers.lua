@@ -17,9 +17,7 @@ local shared = {rows = {}}
 
 -- Returns t; fails unless it is a table of at least min_count values.
 local function table_of(name, t, min_count)
-  if not options.is_plain(t) or core.is_tensor(t) then
-    options.must_be(name, "the input", "a table, {a, b}", t)
-  end
+  if not options.is_plain(t) or core.is_tensor(t) then options.must_be(name, "the input", "a table, {a, b}", t) end
   min_count = min_count or 1
   if #t < min_count then fail("%s: the table has %d entries; expected at least %d", name, #t, min_count) end
   return t
@@ -184,9 +182,7 @@ function Reshape.set(self, ...)
 end
 function Reshape.compute(x, o)
   local sizes, mode = tensor.sizes_from(o.size), o.batchMode
-  if mode == nil then
-    mode = not lists.index_of(sizes, -1) and (x:numel() ~= o.nelement or x:size(1) == 1)
-  end
+  if mode == nil then mode = not lists.index_of(sizes, -1) and (x:numel() ~= o.nelement or x:size(1) == 1) end
   return ops.reshape(x, mode and {x:size(1), unpack(sizes)} or sizes)
 end
 

@@ -520,9 +520,7 @@ for name, dtype in pairs(dtypes) do
   function mt.__unm(a) return methods.neg(methods.clone(a)) end
   function mt.__len(object) return tensor.sizes(shape_of(raw_of[object])) end
   function mt.__tostring(object) return mt.__tostring__(object) end
-  function mt.new(...)
-    return methods.type(new(name:find "^Cuda" and "cuda" or nil, dtype, ...), typename)
-  end
+  function mt.new(...) return methods.type(new(name:find "^Cuda" and "cuda" or nil, dtype, ...), typename) end
   prototypes[typename], types[typename], tensor.constructors[name] = prototype, mt, tensor.constructor(mt)
 end
 

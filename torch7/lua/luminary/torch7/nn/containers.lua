@@ -88,9 +88,7 @@ container("Sequential", nil, function(self, x)
   for _, module in ipairs(self.modules) do x = module:forward(x) end
   return x
 end, function(self, input, grad, go)
-  for i = #self.modules, 1, -1 do
-    grad = go(self.modules[i], i > 1 and self.modules[i - 1].output or input, grad)
-  end
+  for i = #self.modules, 1, -1 do grad = go(self.modules[i], i > 1 and self.modules[i - 1].output or input, grad) end
   return grad
 end, true)
 

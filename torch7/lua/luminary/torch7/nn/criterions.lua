@@ -98,7 +98,8 @@ for name, op in pairs {
     return ops.where(ops.lt(d, 0), ops.neg(d), d)
   end),
 } do
-  criterion(name .. "Criterion", function(x, y, how) return op(x, y, how) end)
+  criterion(name .. "Criterion", function(x, y, how) return op(x, y, how) end, nil,
+    name == "DistKLDiv" and function(self) set_usual(self) end or nil) -- Torch7's ignores its argument
 end
 criterion("MultiLabelSoftMarginCriterion", function(x, y, how, weight)
   how.weight = weight

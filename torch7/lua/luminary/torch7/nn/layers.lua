@@ -25,9 +25,7 @@ for _, row in ipairs(shared.rows) do
   layer(row.name, row.fields .. (inplace and " inplace=false" or ""), compute, {by_forward = row.name:find "M[axin]+" ~= nil})
 end
 nn.AddConstant.restores, nn.MulConstant.restores = true, true -- backward undoes the change of the input
-for name, of in pairs(shared.of_sizes) do
-  layer(name, nil, of.compute, {init = of.set})
-end
+for name, of in pairs(shared.of_sizes) do layer(name, nil, of.compute, {init = of.set}) end
 function nn.View:resetSize(...)
   shared.of_sizes.View.set(self, ...)
   return self
@@ -109,7 +107,7 @@ layer("PReLU", "nOutputPlane=0", function(x, o)
     for d = 1, x.ndim do sizes[d] = d == (x.ndim % 2 == 1 and 1 or 2) and w:numel() or 1 end
     w = ops.reshape(w, sizes)
   end
-  return ops.add(ops.relu(x), ops.mul(w, ops.clamp_range(x, -math.huge, 0)))
+  return ops.where(ops.gt(x, 0), x, ops.mul(x, w))
 end, {
   sizes = function(self) return {weight = {math.max(self.nOutputPlane, 1)}} end,
   reset = function(self) self.weight:fill(0.25) end,
@@ -123,7 +121,8 @@ end, {
 
 -- ---- functions of one element, or along a dim
 
-for name, f in pairs {ReLU = ops.relu, ReLU6 = ops.relu6, Abs = ops.abs, Log = ops.log, Square = ops.square,
+local function abs(x) return ops.where(ops.lt(x, 0), ops.neg(x), x) end -- whose gradient is 1 at 0
+for name, f in pairs {ReLU = ops.relu, ReLU6 = ops.relu6, Abs = abs, Log = ops.log, Square = ops.square,
   SoftSign = F.softsign, Contiguous = ops.contiguous} do
   layer(name, name:find "ReLU" and "inplace=false", function(x) return f(x) end)
 end

@@ -215,9 +215,7 @@ end
 
 function Module:clearState()
   for _, name in ipairs {"output", "gradInput"} do
-    if self[name] ~= nil then
-      self[name] = type(self[name]) == "table" and {} or tensor.types[self:type()].new()
-    end
+    if self[name] ~= nil then self[name] = type(self[name]) == "table" and {} or tensor.types[self:type()].new() end
   end
   for _, child in ipairs(self:children()) do child:clearState() end
   return self
@@ -265,9 +263,7 @@ local function copy_of(v, made, part)
   elseif type(v) == "table" and (getmetatable(v) == nil or class.typename(v)) then
     local new = setmetatable({}, getmetatable(v))
     made[v] = new
-    for key, each in pairs(v) do
-      new[copy_of(key, made, part)] = copy_of(each, made, part)
-    end
+    for key, each in pairs(v) do new[copy_of(key, made, part)] = copy_of(each, made, part) end
   else
     return v
   end
@@ -278,9 +274,7 @@ end
 function Module.copy_of(object) return copy_of(object, {}, in_new_memory(object, ops.clone, {})) end
 
 --- Returns a copy with its own parameters, except those named, "weight", "gradWeight", …, which both share.
-function Module:clone(...)
-  return Module.copy_of(self):share(self, ...)
-end
+function Module:clone(...) return Module.copy_of(self):share(self, ...) end
 
 -- Converts the tensors in the fields of an object; modules and criterions in them by their own method `type`.
 local function convert_fields(object, name, cache)

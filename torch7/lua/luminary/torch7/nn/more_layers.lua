@@ -127,7 +127,7 @@ end, {
 for name, n in pairs {SpatialMaxUnpooling = 2, VolumetricMaxUnpooling = 3} do
   local pool, undo = F[("max_pool%dd"):format(n)], F[("max_unpool%dd"):format(n)]
   local new = layer(name, "pooling", function(x, o)
-    local window = o.indices.ndim - n + 1
+    local window = #o.sizes - n + 1
     local flat, of = {-1, 1, unpack(x.shape, window)}, o.pooling
     local y = undo(ops.reshape(x, flat), ops.reshape(o.indices:to "int64", flat), axes(of, "k", n),
       {stride = axes(of, "d", n), padding = axes(of, "pad", n), output_size = {unpack(o.sizes, window)}})
