@@ -201,7 +201,7 @@ describe("scripts", function()
     temp.write(folder .. "/a.lua", "return 'parent'")
     temp.write(folder .. "/sub/a.lua", "return 'child'")
     temp.write(folder .. "/sub/get-mnist.lua", "return 'mnist'")
-    temp.write(folder .. "/sub/model/convNN.lua", "return require '../a'")
+    temp.write(folder .. "/sub/model/convNN.lua", "local a = require '../a' return a")
     temp.write(folder .. "/sub/model/init.lua", "return 'all'")
     temp.write(folder .. "/sub/main.lua", [[
       torch.save(paths.dirname(arg[0]) .. "/net.t7", {3})
