@@ -83,27 +83,27 @@ local function find(self, given)
   return row and row.key and row, value, name
 end
 
---- Reads the option at arguments[i] into params; returns the number of arguments that it takes.
-function CmdLine:__readOption__(params, arguments, i)
-  local row, value, name = find(self, arguments[i])
+--- Reads the option at args[i] into params; returns the number of args that it takes.
+function CmdLine:__readOption__(params, args, i)
+  local row, value, name = find(self, args[i])
   if not row then
     local near = core.nearest(name, lists.map(options.sorted_keys(self.options), stripped))
-    self:error(("unrecognized argument '%s'%s"):format(arguments[i], near and "; did you mean '-" .. near .. "'?" or ""))
+    self:error(("unrecognized argument '%s'%s"):format(args[i], near and "; did you mean '-" .. near .. "'?" or ""))
   end
   if row.type == "boolean" then
     if value then self:error(("%s is a flag and takes no value, got '%s'"):format(row.key, value)) end
     params[stripped(row.key)] = not row.default
     return 1
   end
-  params[stripped(row.key)] = value_of(self, row, value or arguments[i + 1])
+  params[stripped(row.key)] = value_of(self, row, value or args[i + 1])
   return value and 1 or 2
 end
 
---- Reads the n-th positional argument, arguments[i], into params; returns 1.
-function CmdLine:__readArgument__(params, arguments, i, n)
+--- Reads the n-th positional argument, args[i], into params; returns 1.
+function CmdLine:__readArgument__(params, args, i, n)
   local row = self.arguments[n]
-  if not row then self:error(("unrecognized argument '%s'"):format(arguments[i])) end
-  params[stripped(row.key)] = value_of(self, row, arguments[i])
+  if not row then self:error(("unrecognized argument '%s'"):format(args[i])) end
+  params[stripped(row.key)] = value_of(self, row, args[i])
   return 1
 end
 

@@ -109,9 +109,7 @@ table.insert(package.loaders, function(name)
   return value ~= nil and function() return value end or nil
 end)
 function package.preload.trepl() return function() end end -- the prompt: there is another
-package.preload["trepl.colorize"] = function()
-  return setmetatable({}, {__index = function() return tostring end})
-end
+package.preload["trepl.colorize"] = function() return setmetatable({}, {__index = function() return tostring end}) end
 local plain_require = require
 rawset(_G, "require", function(name)
   local is_path = type(name) == "string" and name:find "^%."
@@ -119,10 +117,9 @@ rawset(_G, "require", function(name)
     or package.searchpath(name, package.path) or package.searchpath(name, package.cpath))) then
     local path = torch.paths.concat(debug.getinfo(2, "S").source:match "^@(.*/)[^/]*$" or ".", name)
     for _, ending in ipairs {".lua", "", ".th", ".net", "/init.lua"} do
-      if torch.paths.filep(path .. ending) then
-        return ((path .. ending):find "%.%l?net$" or (path .. ending):find "%.th$") and torch.load(path .. ending)
-          or run(path .. ending)
-      end
+      local file = path .. ending
+      local read = (file:find "%.net$" or file:find "%.th$") and torch.load or run
+      if torch.paths.filep(file) then return read(file) end
     end
     if is_path then fail("require: no file '%s', also with .lua, .th, .net or /init.lua", path) end
   end

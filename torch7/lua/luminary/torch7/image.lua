@@ -1,6 +1,7 @@
 --- Implements Torch7's package image over lm.vision. An image is a tensor [C, H, W] or [H, W], of floats in [0, 1] or
 --- of bytes; positions count from 0. Functions take the result first, if it is given: image.scale([result,] image, …).
 local core = require "luminary.core"
+local lists = require "luminary.base.lists"
 local options = require "luminary.base.options"
 local tensor = require "luminary.torch7.tensor"
 local vision = require "luminary.vision"
@@ -150,22 +151,21 @@ local function pixels_at(x, row, column)
   local y = ops.index_select(ops.reshape(x, {-1, h * w}), 2, ops.reshape(at:to "int64", {-1}))
   return ops.reshape(y, x.shape)
 end
--- Returns the nearest of x.5 away from 0, as C's round.
-local function rounded(x) return ops.mul(ops.sign(x), ops.floor(ops.abs(x:to "float64") + 0.5)) end
 --- image.rotate([result,] image, angle [, mode]): Rotates around the center, counterclockwise by radians; mode "simple"
 --- or "bilinear".
 image.rotate = into_result(function(x, _, angle, mode)
   options.arg("image.rotate", "angle", angle, "number")
-  local h, w, kind = x:size(-2), x:size(-1), x.dtype == "float64" and mode == "bilinear" and "float64" or "float32"
+  local h, w, is_nearest = x:size(-2), x:size(-1), mode ~= "bilinear"
+  local dtype = is_nearest and "float32" or "float64"
+  local kind = x.dtype == "float64" and dtype or "float32"
   local function single(v) return core.tensor({v}, {dtype = "float32"}) end -- C computes with floats
-  local theta = single(angle):item()
-  local cos, sin, xc, yc = math.cos(theta), math.sin(theta), (w - 1) / 2, (h - 1) / 2
-  local dtype = mode == "bilinear" and "float64" or "float32"
-  local i = ops.unsqueeze(ops.arange(0, w, {dtype = dtype}), 1) - xc
-  local j = ops.unsqueeze(ops.arange(0, h, {dtype = dtype}), 2) - yc
-  if dtype == "float32" then cos, sin = single(cos), single(sin) end
+  local theta, xc, yc = single(angle):item(), (w - 1) / 2, (h - 1) / 2
+  local cos, sin = single(math.cos(theta)), single(math.sin(theta))
+  if not is_nearest then cos, sin = math.cos(theta), math.sin(theta) end
+  local i, j = ops.arange(0, w, {dtype = dtype}) - xc, ops.unsqueeze(ops.arange(0, h, {dtype = dtype}), 2) - yc
   local ri, rj = (i * cos - j * sin):to(kind) + xc, (j * cos + i * sin):to(kind) + yc
-  if mode ~= "bilinear" then
+  if is_nearest then
+    local function rounded(at) return ops.mul(ops.sign(at), ops.floor(ops.abs(at:to "float64") + 0.5)) end -- as C's
     ri, rj = rounded(ri), rounded(rj)
     local inside = ops.clamp_range(ri, 0, w - 1):eq(ri):logical_and(ops.clamp_range(rj, 0, h - 1):eq(rj))
     return ops.mul(pixels_at(x, rj, ri), inside:to(x.dtype))
@@ -254,8 +254,7 @@ end
 function image.minmax(how)
   if tensor.is(how) then how = {tensor = how} end
   local x = how.tensor
-  local y = how.inplace and not how.tensorOut and x or tensor.new(tensor.default)
-  if how.tensorOut then y = how.tensorOut end
+  local y = how.tensorOut or how.inplace and x or tensor.new(tensor.default)
   if y ~= x then y:resize(x:size()):copy(x) end
   local low, high = how.min, how.max
   local largest = how.symm and math.max(math.abs(y:min()), math.abs(y:max()))
@@ -274,13 +273,13 @@ function image.toDisplayTensor(...)
   if type(input) == "table" and x.ndim == 3 then x = ops.unsqueeze(x, 2) end
   x = ops.clone(x:to(tensor.default))
   local function scaled(y)
-    return image.minmax {tensor = wrap(y), inplace = true, min = min, max = max, symm = symm, saturate = saturate ~= false}
+    saturate = saturate ~= false
+    return image.minmax {tensor = wrap(y), inplace = true, min = min, max = max, symm = symm, saturate = saturate}
   end
   local has_planes = x.ndim == 4 and (x:size(2) == 1 or x:size(2) == 3)
   if x.ndim == 2 or x.ndim == 3 and (x:size(1) == 1 or x:size(1) == 3) then return scaled(x) end
   if not has_planes and x.ndim ~= 3 then
-    fail("image.toDisplayTensor: expected images [H, W], [N, H, W] or [N, 1 or 3, H, W], or a list, got sizes %s",
-      table.concat(x.shape, "x"))
+    fail("image.toDisplayTensor: expected images [H, W] or [1 or 3, H, W], got sizes %s", table.concat(x.shape, "x"))
   end
   if each then for i = 1, x:size(1) do scaled(ops.select(x, 1, i)) end end
   padding = padding or 0
@@ -304,8 +303,7 @@ local function gauss_curve(n, sigma, mean)
 end
 -- Returns a kernel times its amplitude, in a tensor if that is given.
 local function kernel(y, amplitude, normalize, into)
-  y = ops.mul(y, amplitude or 1)
-  y = wrap((normalize and ops.div(y, ops.sum(y)) or y):to(tensor.default))
+  y = wrap(ops.mul(y, normalize and 1 / ops.sum(y):item() or amplitude or 1):to(tensor.default))
   return into and into:copy(y) or y
 end
 --- image.gaussian1D(size = 3, sigma = 0.25, amplitude = 1, normalize = false, mean = 0.5, tensor), or a table of these:
@@ -315,12 +313,11 @@ function image.gaussian1D(...)
     {"size", "sigma", "amplitude", "normalize", "mean", "tensor"}, ...)
   return kernel(gauss_curve(into and into:size(1) or size or 3, sigma, mean), amplitude, normalize, into)
 end
---- image.gaussian(size = 3, sigma = 0.25, amplitude = 1, normalize = false, width = size, height = size, sigma_horz =
---- sigma, sigma_vert = sigma, mean_horz = 0.5, mean_vert = 0.5, tensor), or a table of these: Returns a Gaussian kernel.
+--- image.gaussian(size = 3, sigma = 0.25, amplitude = 1, normalize = false, width = size, height = size,
+--- sigma_horz = sigma, sigma_vert = sigma, mean_horz = 0.5, mean_vert = 0.5, tensor), or a table: Returns a kernel.
 function image.gaussian(...)
-  local size, sigma, amplitude, normalize, width, height, sigma_u, sigma_v, mean_u, mean_v, into = named({"size",
-    "sigma", "amplitude", "normalize", "width", "height", "sigma_horz", "sigma_vert", "mean_horz", "mean_vert", "tensor"},
-    ...)
+  local size, sigma, amplitude, normalize, width, height, sigma_u, sigma_v, mean_u, mean_v, into = named(lists.parts
+    "size sigma amplitude normalize width height sigma_horz sigma_vert mean_horz mean_vert tensor", ...)
   if into then height, width = into:size(1), into:size(2) end
   local u = gauss_curve(width or size or 3, sigma_u or sigma, mean_u)
   local v = gauss_curve(height or size or 3, sigma_v or sigma, mean_v)

@@ -88,8 +88,7 @@ define("histc", {"t n? n? n?"}, function(x, bins, low, high) return ours.histc(x
 define("bhistc", {"t n? n? n?"}, function(x, bins, low, high)
   return ops.stack(lists.map(x:unbind(1), function(row) return row:histc(bins or 100, low or 0, high or 0) end), 1)
 end)
--- The length of the longest sizes is the default dim; tensors without elements are left out; others get dims of size 1
--- up to a new dim.
+-- dim is by default the last of the longest sizes. Tensors without elements are left out; others get dims of size 1.
 local function cat(list, dim)
   local parts, dims = {}, 0
   for i, v in ipairs(list) do

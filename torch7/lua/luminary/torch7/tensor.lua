@@ -168,7 +168,6 @@ function tensor.new(dtype, ...) return new(nil, dtype, ...) end
 -- ---- numbers and operands
 
 tensor.empty_storages = setmetatable({}, {__mode = "k"}) -- tensor without elements -> the storage that it was made of
-
 local bits = {uint8 = 8, int8 = 8, int16 = 16, int32 = 32, int64 = 64}
 
 --- Returns v as C converts it to x's dtype: integers are truncated, and wrap.

@@ -21,33 +21,26 @@ function Tester:__init()
   self._assertTensorEqIgnoresDims = true -- of assertTensorEq alone
 end
 
--- ---- equality
-
 -- Returns the numbers of a storage or of sizes as a list, and other values unchanged.
 local function listed(v) return (storage.is(v) or tensor.is_sizes(v)) and v:totable() or v end
 
 -- Returns true if tensors of the same type have the same sizes, or number of elements, and differences up to tolerance.
 local function same_tensors(a, b, tolerance, any_sizes)
-  if a:type() ~= b:type() or a:nElement() ~= b:nElement() or not any_sizes and not a:isSameSizeAs(b) then return false end
+  if a:type() ~= b:type() or a:nElement() ~= b:nElement() then return false end
+  if not (any_sizes or a:isSameSizeAs(b)) then return false end
   return a:nElement() == 0 or a:equal(b) or (a:double() - b:double():viewAs(a:double())):abs():max() <= tolerance
 end
 -- Returns true if two values are equal, numbers and elements of tensors within a tolerance.
 local function same(a, b, tolerance)
   if storage.is(a) and storage.is(b) and class.typename(a) ~= class.typename(b) then return false end
   a, b = listed(a), listed(b)
-  if type(a) == "number" and type(b) == "number" then
-    return a == b or math.abs(a - b) <= tolerance
-  elseif tensor.is(a) and tensor.is(b) then
-    return same_tensors(a, b, tolerance)
-  elseif type(a) == "table" and type(b) == "table" then
-    for k, v in pairs(a) do if b[k] == nil or not same(v, b[k], tolerance) then return false end end
-    for k in pairs(b) do if a[k] == nil then return false end end
-    return true
-  end
-  return a == b
+  if type(a) == "number" and type(b) == "number" then return a == b or math.abs(a - b) <= tolerance end
+  if tensor.is(a) and tensor.is(b) then return same_tensors(a, b, tolerance) end
+  if type(a) ~= "table" or type(b) ~= "table" then return a == b end
+  for k, v in pairs(a) do if b[k] == nil or not same(v, b[k], tolerance) then return false end end
+  for k in pairs(b) do if a[k] == nil then return false end end
+  return true
 end
-
--- ---- checks
 
 -- Returns the tolerance and the message among a check's last arguments, which come in any order.
 local function read_last(default, ...)
@@ -71,11 +64,10 @@ end
 function Tester:_failure(message)
   if self.rethrow then error(message, 2) end
   self.assertionFail[self._currentTestName] = (self.assertionFail[self._currentTestName] or 0) + 1
-  local own, level, info = debug.getinfo(1, "S").source, 2, nil
-  repeat
-    info, level = debug.getinfo(level, "Sl"), level + 1
-  until not info or info.source ~= own and info.currentline > 0 -- the script's line
-  table.insert(self.errors, ("%s\n  %s:%d: %s"):format(self._currentTestName, info.short_src, info.currentline, message))
+  local own, level, at = debug.getinfo(1, "S").source, 2 -- the script's line
+  repeat at, level = debug.getinfo(level, "Sl"), level + 1 until not at or at.source ~= own and at.currentline > 0
+  local where = at and ("%s:%d"):format(at.short_src, at.currentline) or "?"
+  table.insert(self.errors, ("%s\n  %s: %s"):format(self._currentTestName, where, message))
   return false
 end
 function Tester:_assert_sub(condition, message)
@@ -88,24 +80,19 @@ local function described(v) return tensor.is(v) and v:type() or tostring(v) end
 -- order. holds(a, b, tolerance, self) returns true or false, and what else the report says.
 local function check(name, count, default, holds)
   Tester[name] = function(self, a, b, ...)
-    local tolerance, message = nil, nil
-    if count == 1 then tolerance, message = read_last(default, b, ...) else tolerance, message = read_last(default, ...) end
+    local tolerance, message = read_last(default, select(count, b, ...))
     local ok, more = holds(a, b, tolerance, self)
     local values = count == 1 and described(a) or described(a) .. " and " .. described(b)
     return self:_assert_sub(ok, ("%s%s violation: %s%s"):format(message, name:gsub("^assert", ""):upper(), values,
       more and ": " .. tostring(more) or tolerance and (", tolerance=%g"):format(tolerance) or ""))
   end
 end
-local function tensors(a, b, tolerance, self)
-  return same_tensors(a, b, tolerance, tensor.raw(a) and tensor.raw(b) and self._assertTensorEqIgnoresDims)
-end
-local function tables(a, b, tolerance)
-  options.arg("torch.Tester", "first value", a, "table")
-  return same(a, options.arg("torch.Tester", "second value", b, "table"), tolerance)
-end
+local function table_of(v) return options.arg("torch.Tester", "value", v, "table") end
 for name, row in pairs {
-  GeneralEq = {0, same}, TableEq = {0, tables}, TensorEq = {0, tensors}, almosteq = {1e-16, same},
-  eq = {nil, function(a, b) return a == b end},
+  GeneralEq = {0, same}, TableEq = {0, function(a, b, tolerance) return same(table_of(a), table_of(b), tolerance) end},
+  TensorEq = {0, function(a, b, tolerance, self)
+    return same_tensors(a, b, tolerance, tensor.raw(a) and tensor.raw(b) and self._assertTensorEqIgnoresDims)
+  end}, almosteq = {1e-16, same}, eq = {nil, function(a, b) return a == b end},
 } do
   check("assert" .. name, 2, row[1], row[2])
   if name ~= "almosteq" then
@@ -132,20 +119,16 @@ check("assertErrorObj", 2, nil, raises(function(err, is_wanted) return is_wanted
 check("assertErrorMsg", 2, nil, raises(function(err, text) return err == text end))
 check("assertErrorPattern", 2, nil, raises(function(err, pattern) return tostring(err):find(pattern) ~= nil end))
 
--- ---- tests
-
 --- tester:add(f [, name]), tester:add {name = f, …}: Adds tests; _setUp and _tearDown run around each, with its name.
 function Tester:add(tests, name)
-  if type(tests) == "function" then tests = {[name or "unknown"] = tests}
-  elseif name ~= nil then fail("torch.Tester.add: leave out the name of a table of tests") end
+  if type(tests) == "function" then tests = {[name or "unknown"] = tests} end
   options.arg("torch.Tester.add", "tests", tests, "table")
   for key, f in pairs(tests.__isTestSuite and tests.__tests or tests) do
     key = tostring(key)
     if type(f) ~= "function" then fail("torch.Tester.add: '%s' must be a function", key) end
-    local of, field = self.tests, key
-    if key == "_setUp" or key == "_tearDown" then of = self end
-    if rawget(of, field) then fail("torch.Tester.add: there is a test '%s' already", key) end
-    of[field] = f
+    local of = (key == "_setUp" or key == "_tearDown") and self or self.tests
+    if rawget(of, key) then fail("torch.Tester.add: there is a test '%s' already", key) end
+    of[key] = f
   end
   return self
 end
@@ -172,7 +155,8 @@ end
 function Tester:_getTests(names)
   if names == nil then return self.tests end
   local found = {}
-  for _, pattern in ipairs(type(names) == "string" and {names} or options.arg("torch.Tester", "names", names, "table")) do
+  if type(names) == "string" then names = {names} end
+  for _, pattern in ipairs(options.arg("torch.Tester", "names", names, "table")) do
     local any = false
     for name, f in pairs(self.tests) do if name:match(pattern) then found[name], any = f, true end end
     if not any then fail("torch.Tester: no test '%s'", pattern) end
@@ -184,10 +168,10 @@ end
 function Tester:_run(tests)
   for _, name in ipairs(lists.sorted_keys(tests)) do
     self._currentTestName = name
-    local before, ok, err = #self.errors, true, nil
+    local before = #self.errors
     if not self.disabledTests[name] then
       if self._setUp then self._setUp(name) end
-      ok, err = xpcall(tests[name], debug.traceback)
+      local ok, err = xpcall(tests[name], debug.traceback)
       if not ok and self.rethrow then error(err, 0) end
       if not ok then table.insert(self.errors, ("%s\n%s"):format(name, tostring(err))) end
       if self._tearDown then self._tearDown(name) end

@@ -1,5 +1,5 @@
 --- Defines the fields that Torch7's layers have from their constructor and this library's do not need, so that Torch7
---- can use what torch.save writes. Fields that an object has are written as they are, except tensors in place of tables.
+--- can use what torch.save writes. An object's own fields are written as they are, except tensors in place of tables.
 local class = require "luminary.torch7.class"
 local lists = require "luminary.base.lists"
 local storage = require "luminary.torch7.storage"
@@ -8,57 +8,33 @@ local Module = require "luminary.torch7.nn.module"
 local nn = class.packages.nn
 
 -- Values by letter, of n, a number or a field: zeros, also as a LongTensor, ByteTensor or LongStorage; n tensors.
+local function zeros(self, n) return tensor.new(tensor.default, n):zero():type(self:type()) end
 local makers = {
-  T = function(self, n) return tensor.new(tensor.default, n):zero():type(self:type()) end,
+  T = zeros, G = function(self, n) return n == 0 and {} or {zeros(self, 0), zeros(self, 0)} end,
   L = function(_, n) return tensor.new("int64", n):zero() end, B = function(_, n) return tensor.new("uint8", n) end,
   S = function(_, n) return storage.new("int64", n):fill(0) end,
 }
-function makers.G(self, n)
-  local list = {}
-  for i = 1, n do list[i] = makers.T(self, 0) end
-  return list
-end
-local constants = {["true"] = true, ["false"] = false}
-local texts = {}
+local constants, texts = {["true"] = true, ["false"] = false}, {}
 for names, text in ([[
 Bilinear CosineDistance CosineEmbeddingCriterion DotProduct Index L1HingeEmbeddingCriterion: gradInput=G2
-MM MV MarginRankingCriterion: gradInput=G2
+MM MV MarginRankingCriterion: gradInput=G2; ConcatTable: output=G0; NarrowTable ParallelTable ZipTable: output=G0
 CAddTable CAddTensorTable CDivTable CMulTable CSubTable FlattenTable ParallelCriterion SelectTable: gradInput=G0
-ConcatTable: output=G0
-NarrowTable ParallelTable ZipTable: gradInput=G0 output=G0
-MapTable: gradInput=G0 output=G0 module=modules.1
-ZipTableOneToMany: gradInput=G0 output=G0 gradInputEl=T0
-CMaxTable: gradInput=G0 maxIdx=T0 mask=T0 maxVals=T0 gradMaxVals=T0
-CMinTable: gradInput=G0 minIdx=T0 mask=T0 minVals=T0 gradMaxVals=T0
-JoinTable: gradInput=G0 size=S0
-MixtureTable: gradInput=G0 backwardSetup=false batchSize=0 size=S0 size2=S0
-PairwiseDistance: gradInput=G0 diff=T0
-SparseLinear: gradInput=G0 sparseUpdate=0 weightDecay=0
+CMaxTable CMinTable JoinTable MapTable MixtureTable NarrowTable PairwiseDistance ParallelTable: gradInput=G0
+SparseLinear ZipTable ZipTableOneToMany: gradInput=G0; MapTable ZipTableOneToMany: output=G0; MapTable: module=modules.1
+CMaxTable CMinTable: maxIdx=T0 minIdx=T0 mask=T0 maxVals=T0 minVals=T0 gradMaxVals=T0; ZipTableOneToMany: gradInputEl=T0
+MixtureTable: backwardSetup=false batchSize=0 size=S0 size2=S0; JoinTable: size=S0; PairwiseDistance: diff=T0
 IndexLinear: cumSumSizesCache=G0 gradWeightBuffer=T0 normalize=0 normalizedValues=T0 offset=-1 running=G0 sizesCache=G0
-IndexLinear: valuesBuffer=T0 weightDecay=0
+IndexLinear: valuesBuffer=T0 weightDecay=0; SparseLinear: sparseUpdate=0 weightDecay=0; Kmeans: clusterSampleCount=Tk
 ClassNLLCriterion SpatialClassNLLCriterion: ignoreIndex=-100 output_tensor=T1 total_weight_tensor=T1 target=L1
-MaskedSelect: _gradBuffer=T0 _gradMask=B0 _maskIndexBuffer=L0 _maskIndexBufferCPU=T0 _maskIndices=L0
-SpatialMaxPooling SpatialDilatedMaxPooling VolumetricMaxPooling VolumetricDilatedMaxPooling: indices=L0
-SpatialUpSamplingBilinear SpatialUpSamplingNearest: inputSize=S4 outputSize=S4
-UpSampling: inputSize=S5 outputSize=S5
-VolumetricFullConvolution: finput=T0 fgradInput=T0 ones=T0
-SpatialFullConvolution: ones=T0
-Concat DepthConcat: outputSize=S0
-Euclidean WeightedEuclidean: fastBackward=true
-Add: _ones=T1
-Clamp CReLU: inplace=false
-ClassSimplexCriterion: _target=T1
-Kmeans: clusterSampleCount=Tk
-Mean: sizeAverage=true
-ModuleCriterion: castTarget=true
-MultiLabelMarginCriterion: isTarget=T0
-Padding: outputSize=S0
-ReLU: threshold=0 val=0
-Sqrt: eps=0
-TemporalRowConvolution: featFirst=false
+MaskedSelect: _gradBuffer=T0 _gradMask=B0 _maskIndexBuffer=L0 _maskIndexBufferCPU=T0 _maskIndices=L0; ReLU: threshold=0
+SpatialMaxPooling SpatialDilatedMaxPooling VolumetricMaxPooling VolumetricDilatedMaxPooling: indices=L0; ReLU: val=0
+SpatialUpSamplingBilinear SpatialUpSamplingNearest: inputSize=S4 outputSize=S4; UpSampling: inputSize=S5 outputSize=S5
+VolumetricFullConvolution: finput=T0 fgradInput=T0 ones=T0; SpatialFullConvolution: ones=T0; Concat: outputSize=S0
+DepthConcat Padding: outputSize=S0; Euclidean WeightedEuclidean: fastBackward=true; Add: _ones=T1; CReLU: inplace=false
+Clamp: inplace=false; ClassSimplexCriterion: _target=T1; Mean: sizeAverage=true; ModuleCriterion: castTarget=true
+MultiLabelMarginCriterion: isTarget=T0; Sqrt: eps=0; TemporalRowConvolution: featFirst=false; WhiteNoise: noise=T0
 WeightedMSECriterion: weight=weights
-WhiteNoise: noise=T0
-]]):gmatch "([^\n:]+): ([^\n]+)" do
+]]):gmatch "([^:;\n]+): ([^;\n]+)" do
   for name in names:gmatch "%S+" do texts["nn." .. name] = (texts["nn." .. name] or "") .. " " .. text end
 end
 
@@ -88,14 +64,13 @@ local function normalization(self, n)
 end
 local computed = {
   Bottle = function(o)
-    return {dimDelta = o.nInputDim - o.nOutputDim, inShape = makers.T(o, o.nInputDim), outShape = makers.T(o, o.nOutputDim)}
+    return {dimDelta = o.nInputDim - o.nOutputDim, inShape = zeros(o, o.nInputDim), outShape = zeros(o, o.nOutputDim)}
   end,
   MapTable = function() return {sharedparams = {"weight", "bias", "gradWeight", "gradBias"}} end,
   PixelShuffle = function(o) return {upscaleFactorSquared = o.upscaleFactor ^ 2} end,
   Reshape = function(o) return {batchsize = storage.new("int64", {0, unpack(tensor.sizes_from(o.size))})} end,
   CReLU = function()
-    local both = nn.ConcatTable():add(nn.Identity()):add(nn.MulConstant(-1))
-    return {modules = {both, nn.JoinTable(2), nn.ReLU()}}
+    return {modules = {nn.ConcatTable():add(nn.Identity()):add(nn.MulConstant(-1)), nn.JoinTable(2), nn.ReLU()}}
   end,
   MultiLabelSoftMarginCriterion = function() return {sigmoid = nn.Sigmoid()} end,
   SpatialLPPooling = function(o)
@@ -125,12 +100,10 @@ function Module.fields_to_write(self)
   end
   for field, text in (texts[name] or ""):gmatch "([%w_]+)=(%S+)" do
     local letter, n = text:match "^(%u)(.*)$"
-    local v = constants[text]
-    if letter then v = makers[letter](self, tonumber(n) or self[n]) end
+    local v = letter and makers[letter](self, tonumber(n) or self[n]) or constants[text]
     if v == nil then v = tonumber(text) or text == "modules.1" and self.modules[1] or self[text] end
     put(field, v)
   end
-  local f = computed[name:sub(4)]
-  for field, v in pairs(f and f(self) or {}) do put(field, v) end
+  for field, v in pairs(computed[name:sub(4)] and computed[name:sub(4)](self) or {}) do put(field, v) end
   return out
 end

@@ -13,6 +13,17 @@ local keep = {keepdim = true}
 
 -- ---- layers that Luminary's nn has, too
 
+local formulas = {
+  CAddTable = function(_, g, _, t) return lists.map(t, function(x) return ops.reshape(ops.clone(g), x.shape) end) end,
+  CMulTable = function(_, g, _, t)
+    return lists.map(t, function(x, i)
+      local dx = ops.clone(g)
+      for k, other in ipairs(t) do if k ~= i then ops.mul_(dx, ops.reshape(other, g.shape)) end end
+      return ops.reshape(dx, x.shape)
+    end)
+  end,
+  SplitTable = function(_, g, o, x) return ops.stack(g, dim_in(x, o.dimension, o.nInputDims)) end,
+}
 for _, row in ipairs(shared.rows) do
   local inplace = row.name:find "Constant" or row.name == "CAddTable"
   local compute = row.compute
@@ -22,10 +33,16 @@ for _, row in ipairs(shared.rows) do
       return row.compute(first and lists.map(t, function(x) return tensor.fitted(row.name, first, x) end) or t, o)
     end
   end
-  layer(row.name, row.fields .. (inplace and " inplace=false" or ""), compute, {by_forward = row.name:find "M[axin]+" ~= nil})
+  layer(row.name, row.fields .. (inplace and " inplace=false" or ""), compute, {
+    by_forward = row.name:find "M[axin]+" ~= nil, of_output = formulas[row.name],
+  })
 end
 nn.AddConstant.restores, nn.MulConstant.restores = true, true -- backward undoes the change of the input
-for name, of in pairs(shared.of_sizes) do layer(name, nil, of.compute, {init = of.set}) end
+for name, of in pairs(shared.of_sizes) do
+  layer(name, nil, of.compute, {
+    init = of.set, of_output = name ~= "Transpose" and function(_, g, _, x) return ops.reshape(g, x.shape) end or nil,
+  })
+end
 function nn.View:resetSize(...)
   shared.of_sizes.View.set(self, ...)
   return self

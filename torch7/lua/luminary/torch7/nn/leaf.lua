@@ -125,7 +125,7 @@ end
 local keep = Leaf.keep
 
 function Leaf:updateOutput(input)
-  local tape = self.__of_output and {output = Leaf.value_of(self, raw(input))} or run(self, input)
+  local tape = self.__of_output and {output = Leaf.value_of(self, tensor.raw_all(input))} or run(self, input)
   tapes[self] = not self.__of_output and tape or nil
   if self.inplace == true and tensor.is(input) then
     raw(input):copy_(tape.output:detach())
@@ -140,10 +140,7 @@ end
 local function has_sizes_of(tape, input)
   local list = {}
   leaves(input, list)
-  for i, x in ipairs(list) do
-    local was = tape.inputs[i]
-    if not was or not (x.shape == was.shape or x.ndim + 1 == was.ndim and x:numel() == was:numel()) then return false end
-  end
+  for i, x in ipairs(list) do if not tape.inputs[i] or tape.inputs[i].shape ~= x.shape then return false end end
   return #list == #tape.inputs
 end
 
@@ -184,17 +181,21 @@ local function as_input(input, grads, tape, at)
   return g and ops.contiguous(g) or ops.zeros_like(tape.inputs[at.i])
 end
 
--- Computes the gradient of the input from what the output holds now, as Torch7's layer does.
-local function by_output(self, gradOutput)
-  local y = raw(self.output, "backward")
-  local g = tensor.fitted(self.__typename .. ": gradOutput", y, raw(gradOutput, "backward"):to(y.dtype))
-  return keep(self, "gradInput", ops.contiguous(named(self, self.__of_output, y, g, view_of(self, {}))))
+-- Computes the gradient of the input by the layer's formula, from what the output holds now, as Torch7's layer does.
+local function by_output(self, input, gradOutput)
+  local function fitted(y, g)
+    if type(y) == "table" then return lists.map(y, function(v, i) return fitted(v, g[i]) end) end
+    return tensor.fitted(self.__typename .. ": gradOutput", y, raw(g, "backward"):to(y.dtype))
+  end
+  local y = tensor.raw_all(self.output)
+  local g = named(self, self.__of_output, y, fitted(y, gradOutput), view_of(self, {}), tensor.raw_all(input))
+  return keep(self, "gradInput", each_tensor(g, ops.contiguous))
 end
 
 -- Computes the gradients of the input, if for_input, and adds those of the parameters multiplied by scale, if
 -- for_params. Returns gradInput.
 local function differentiate(self, input, gradOutput, for_input, for_params, scale)
-  if self.__of_output then return for_input and by_output(self, gradOutput) or self.gradInput end
+  if self.__of_output then return for_input and by_output(self, input, gradOutput) or self.gradInput end
   local tape, outputs, weights, grads, ok = tape_of(self, input), {}, {}, {}, true
   named(self, flatten, tape.output, gradOutput, outputs, weights)
   local wanted = lists.joined(for_input and tape.inputs or {}, for_params and tape.params or {})
@@ -310,7 +311,7 @@ end
 ---   names            the fields that are parameters, if not weight and bias
 ---   fan(self)        the number of inputs of an output, if not that in a row of the weight
 ---   reset(self)      initializes the parameters, if they are not uniform
----   of_output(y, g, o)  returns the gradient of the input from the output's content alone, and no graph is recorded
+---   of_output(y, g, o, x)  returns the gradient of the input from the output's content; no graph is recorded
 ---   by_forward       true if the gradient depends on the last forward alone, whatever the input holds by then; the ops
 ---                    of `compute` may save neither the input nor the output
 function Leaf.layer(name, fields, compute, how)

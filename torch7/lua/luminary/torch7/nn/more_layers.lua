@@ -179,18 +179,16 @@ local WeightNorm, Decorator = Module.define("WeightNorm", "Decorator", function(
   self._norm, self._scale = self.g:clone(), self.g:clone()
 end, nil, function(self, ...) return self.modules[1]:updateGradInput(...) end)
 WeightNorm.__names, WeightNorm.parameters, WeightNorm.backward = {"v", "g", "bias"}, Module.parameters, Module.backward
-WeightNorm.eps = 1e-4 -- Torch7 adds it under the root
---- Returns the lengths of v's rows, of squares with eps added.
+WeightNorm.eps = 1e-4 -- Torch7 adds it to the sum of squares
 function WeightNorm.lengths(v, eps) return ops.sqrt(ops.add(ops.sum(ops.square(v), 2, {keepdim = true}), eps or 0)) end
---- Returns the weight: rows g * v / |v| along the dim outputDim.
+-- Returns the weight, whose parts along the dim outputDim are rows g * v / |v|.
 function WeightNorm:computed(v, g)
   local rows, order = ops.div(ops.mul(v, ops.reshape(g, {-1, 1})), self.lengths(v, self.eps)), {}
   local sizes = tensor.sizes_from(self.viewOut)
   for d = 1, #sizes do order[d] = d == self.outputDim and 1 or d < self.outputDim and d + 1 or d end
   return ops.permute(ops.reshape(rows, sizes), order)
 end
---- Reads a module; Torch7's file has no weight of the inner module.
-function WeightNorm:read(file)
+function WeightNorm:read(file) -- Torch7's file has no weight of the inner module
   Decorator.read(self, file)
   local inner = self.modules[1]
   inner.weight = inner.weight or self.v.new(self.weightSize)
@@ -222,8 +220,7 @@ function LinearWeightNorm:__init(i, o, bias)
   self.g:copy(wrap(self.lengths(self.v:raw())))
   self.eps, self.norm, self.scale = 1e-16, self.g:clone(), self.g:clone()
 end
---- Reads a module; Torch7's has no Linear inside.
-function LinearWeightNorm:read(file)
+function LinearWeightNorm:read(file) -- Torch7's has no Linear inside
   Module.read(self, file)
   if self.modules then return end
   local bias, grad = self.bias, self.gradBias

@@ -77,12 +77,9 @@ for name, row in pairs {
     else
       how.dilation, how.return_indices = axes(o, "dilation", n), o.keeps_indices
     end
-    if o.keeps_indices then -- for an unpooling layer
-      local y, indices = pool(x, axes(o, "k", n), how)
-      o.indices = indices
-      return y
-    end
-    return pool(x, axes(o, "k", n), how)
+    local y, indices = pool(x, axes(o, "k", n), how)
+    if o.keeps_indices then o.indices = indices end -- for an unpooling layer
+    return y
   end
   for _, prefix in ipairs(is_average and {""} or {"", "Dilated"}) do
     local new = layer((name:gsub("%u%l+Pooling", prefix .. "%0")), fields .. (is_average and "" or " ceil_mode=false"),
@@ -136,11 +133,11 @@ for name, dims in pairs {BatchNormalization = 2, SpatialBatchNormalization = 4, 
   -- save_mean and save_std are the mean and 1 / deviation of the last batch in training, computed when they are read.
   function new.__index(self, key)
     if key ~= "save_mean" and key ~= "save_std" then return new[key] end
-    local x, over = Leaf.tapes[self] and self.train ~= false and Leaf.tapes[self].inputs[1]:detach(), {1}
-    for d = 3, x and dims or 0 do over[#over + 1] = d end
-    if x and x.ndim < dims then x = ops.unsqueeze(x, 1) end
-    if key == "save_mean" then return x and tensor.wrap(ops.mean(x, over)) or nil end
-    return x and tensor.wrap(ops.rsqrt(ops.add(ops.var(x, over, {correction = 0}), self.eps))) or nil
+    if not Leaf.tapes[self] or self.train == false then return nil end
+    local x, over = Leaf.tapes[self].inputs[1]:detach(), {1, 3, 4, 5}
+    x, over = x.ndim < dims and ops.unsqueeze(x, 1) or x, {unpack(over, 1, math.max(dims - 1, 1))}
+    return tensor.wrap(key == "save_mean" and ops.mean(x, over)
+      or ops.rsqrt(ops.add(ops.var(x, over, {correction = 0}), self.eps)))
   end
 end
 layer("SpatialCrossMapLRN", "size# alpha=1e-4 beta=0.75 k=1", function(x, o)
