@@ -18,7 +18,7 @@ local Tester = class.new "torch.Tester"
 function Tester:__init()
   self.tests, self.disabledTests, self.errors = {}, {}, {}
   self.assertionPass, self.assertionFail, self.testError, self._currentTestName = {}, {}, {}, ""
-  self._assertTensorEqIgnoresDims = true -- of assertTensorEq alone
+  self._assertTensorEqIgnoresDims = true -- affects assertTensorEq alone
 end
 
 -- Returns the numbers of a storage or of sizes as a list, and other values unchanged.

@@ -307,8 +307,8 @@ for name, row in pairs {
     return at_least_1d(ops.div(sum_of(t[1], t[2]), ops.sqrt(squares)))
   end},
   PairwiseDistance = {"norm=2", function(t, o)
-    return ops.clone(at_least_1d(ops.norm(ops.sub(t[1], t[2]), o.norm, {dim = -1})))
-  end, true},
+    return at_least_1d(ops.norm(ops.sub(t[1], t[2]), o.norm, {dim = -1}))
+  end},
   -- Takes {gates, experts}: sums the experts, a table or a tensor with them along dim, weighted by their gates.
   MixtureTable = {"dim", function(t, o)
     local gates, experts, at, shape = t[1], t[2], o.dim or t[1].ndim, {}
@@ -325,7 +325,7 @@ for name, row in pairs {
   end},
   ZipTableOneToMany = {nil, function(t) return lists.map(t[2], function(v) return {t[1], v} end) end},
 } do
-  layer(name, row[1], row[2], {by_forward = row[3]})
+  layer(name, row[1], row[2])
 end
 
 -- ---- layers that change only the gradient

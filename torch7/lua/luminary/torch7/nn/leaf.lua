@@ -202,7 +202,7 @@ local function differentiate(self, input, gradOutput, for_input, for_params, sca
   if #wanted > 0 and #outputs > 0 then
     ok, grads = pcall(core.grad, outputs, wanted, {grad_outputs = weights, retain_graph = true, allow_unused = true})
   end
-  if not ok then -- a layer behind this one may have changed an output that was saved, which the input gives again
+  if not ok then -- a later layer may have changed an output that was saved: computes it again
     if tape.again then error(grads, 0) end
     tapes[self] = run(self, input, true)
     return Leaf.differentiate(self, input, gradOutput, for_input, for_params, scale)
