@@ -469,6 +469,7 @@ end
 files.serialize = written
 function files.serializeToStorage(value, format) return storage.new("int8"):string(written(value, format)) end
 function files.deserialize(text, format)
+  if tensor.is(text) then text = storage.of(tensor.raw(text):contiguous():view {-1}) end
   if storage.is(text) then text = text:string() end
   return formatted(memory_file(options.arg("torch.deserialize", "text", text, "string"), "r"), format):readObject()
 end

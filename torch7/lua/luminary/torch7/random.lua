@@ -56,7 +56,9 @@ local function created(name, compute, into)
   end
   functions[name] = function(first, ...)
     if is(first) then return (into or put)(first, create({dtype = raw(first).dtype}, ...)) end
-    return wrap(create({dtype = tensor.default}, first, ...))
+    local list, n, dtype = {first, ...}, 1 + select("#", ...), tensor.default
+    if type(list[n]) == "string" then dtype, n = tensor.dtype_of(list[n]), n - 1 end -- a type comes last
+    return wrap(create({dtype = dtype}, unpack(list, 1, n)))
   end
   methods[name] = functions[name]
 end

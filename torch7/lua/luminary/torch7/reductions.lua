@@ -99,9 +99,8 @@ local function cat(list, dim)
   end
   if #list == 0 then fail("torch.cat: expected a table of one or more tensors") end
   dim = (not dim or dim == -1) and dims or options.arg("torch.cat", "dim", dim, "count")
-  dims = math.max(dims, dim)
   for i, x in ipairs(parts) do
-    for _ = x.ndim + 1, dims do parts[i] = ops.unsqueeze(parts[i], -1) end
+    for _ = x.ndim + 1, math.max(dims, dim) do parts[i] = ops.unsqueeze(parts[i], -1) end
   end
   return #parts > 0 and ops.cat(parts, dim) or list[1]
 end

@@ -205,7 +205,7 @@ local function differentiate(self, input, gradOutput, for_input, for_params, sca
   if not ok then -- a later layer may have changed an output that was saved: computes it again
     if tape.again then error(grads, 0) end
     tapes[self] = run(self, input, true)
-    return Leaf.differentiate(self, input, gradOutput, for_input, for_params, scale)
+    return differentiate(self, input, gradOutput, for_input, for_params, scale)
   end
   for i, name in ipairs(for_params and tape.names or {}) do
     local g, to = grads[(for_input and #tape.inputs or 0) + i], self[grad_name(name)]
@@ -216,8 +216,6 @@ local function differentiate(self, input, gradOutput, for_input, for_params, sca
   end
   return for_input and keep(self, "gradInput", as_input(input, grads, tape, {i = 0})) or self.gradInput
 end
-
-Leaf.differentiate = differentiate
 
 function Leaf:updateGradInput(input, gradOutput)
   if self.gradInput ~= nil then return differentiate(self, input, gradOutput, true) end
