@@ -15,6 +15,64 @@ local function th(text, before, arguments)
   return out
 end
 
+-- Values of the package image for Torch7.
+describe("image as Torch7's", function()
+  local x = torch.Tensor(3, 9, 12)
+  for i = 1, 3 do
+    for y = 1, 9 do
+      for z = 1, 12 do x[i][y][z] = 0.5 + 0.5 * math.sin((i * 3 + y * 1.7 + z * 0.9) * 1.3) end
+    end
+  end
+  local function check(sizes, sum, y)
+    assert.equal(sizes, table.concat(y:size():totable(), "x"))
+    assert.near(sum, y:sum(), 1e-4)
+  end
+  it("cuts sizes that factors give", function()
+    check("3x4x6", 36.0329, image.scale(x, 6))
+    check("3x4x6", 36.0329, image.scale(x, "*1/2"))
+    check("3x20x26", 780.1585, image.scale(x, "^20"))
+    assert.same({ 3, 1, 1 }, image.scale(x, "*0.05"):size():totable())
+    local bytes = x:clone():mul(255):byte()
+    check("3x5x6", 11462, image.scale(bytes, 6, 5))
+    assert.equal("torch.ByteTensor", image.rotate(bytes, 1, "bilinear"):type())
+    local y, wanted = image.rgb2y(bytes):double(), image.rgb2y(bytes:double())
+    assert.is_true((y - wanted):abs():max() <= 0.5 + 1e-6)
+    assert.is_true((image.hsv2rgb(image.rgb2hsv(bytes)):double() - bytes:double()):abs():max() <= 4)
+  end)
+  it("rotates pixel by pixel", function()
+    check("3x9x12", 107.4725, image.rotate(x, math.pi / 2))
+    check("3x9x12", 143.4914, image.rotate(x, 0.3, "bilinear"))
+    check("9x12", x[2]:sum(), image.rotate(x[2], 0))
+    local turned = image.rotate(x:float(), math.pi, "bilinear"):double()
+    assert.is_true((turned - image.hflip(image.vflip(x))):abs():max() < 1e-5)
+  end)
+  it("has all options of gaussian, minmax and toDisplayTensor", function()
+    local kernel = image.gaussian { width = 7, height = 5, sigma = 0.2, amplitude = 2, normalize = true }
+    check("5x7", 1, kernel)
+    check("3x3", image.gaussian(3):sum(), image.gaussian())
+    local off = image.gaussian { width = 4, height = 3, mean_horz = 0.25, sigma_horz = 0.5, sigma_vert = 1 }
+    for v = 1, 3 do
+      for u = 1, 4 do
+        local du, dv = (u - 1.5) / (0.5 * 4), (v - 2) / 3
+        assert.near(math.exp(-0.5 * (du * du + dv * dv)), off[v][u], 1e-12)
+      end
+    end
+    check("2x6", off.new(2, 6):copy(image.gaussian(1, 0.25, 1, false, 6, 2)):sum(),
+      image.gaussian { tensor = torch.Tensor(2, 6) })
+    assert.near(math.exp(-0.5 * 0.5 ^ 2), image.gaussian1D(4, 0.25, 1, false, 0.25)[1], 1e-12)
+    check("3x9x12", 208.3934, image.minmax { tensor = x:clone():add(-0.3):mul(5), symm = true })
+    local five = torch.Tensor { 0, 3, 5 }
+    assert.same({ 0, 1, 1 }, image.minmax { tensor = five, min = 1, max = 2, saturate = true }:totable())
+    check("3x22x28", 1362.4424, image.toDisplayTensor { input = { x, x, x }, padding = 2, nrow = 2 })
+    check("3x22x28", 1362.4424, image.toDisplayTensor({ x, x, x }, 2, 2))
+    local each = image.toDisplayTensor { input = torch.cat(x, x * 2, 1):view(6, 9, 12), scaleeach = true, nrow = 4 }
+    assert.same({ 18, 48 }, each:size():totable())
+    assert.near(1, each:max(), 1e-12)
+    assert.near((x[1]:sum() - x[1]:min() * 108) / (x[1]:max() - x[1]:min()), each:sub(1, 9, 1, 12):sum(), 1e-9)
+    assert.error_matches(function() image.toDisplayTensor(torch.rand(2, 5, 4, 4)) end, "expected images")
+  end)
+end)
+
 describe("image", function()
   local x = torch.range(1, 16):view(1, 4, 4)
 
@@ -84,7 +142,7 @@ describe("image", function()
     assert.is_true((image.yuv2rgb(image.rgb2yuv(rgb)) - rgb):abs():max() < 1e-4)
     assert.near(0.299, image.rgb2y(torch.Tensor { 1, 0, 0 }:view(3, 1, 1))[1][1][1], 1e-12)
     local grid = image.toDisplayTensor { input = torch.rand(7, 1, 4, 4), nrow = 3, padding = 1 }
-    assert.same({ 1, 16, 16 }, grid:size():totable())
+    assert.same({ 1, 15, 15 }, grid:size():totable())
     assert.equal(1, image.minmax { tensor = x }:max())
     assert.error_matches(function() image.display(x) end, "image.save")
   end)

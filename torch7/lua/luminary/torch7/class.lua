@@ -30,9 +30,11 @@ for name in ("tostring add sub mul div mod pow unm concat len eq lt le"):gmatch 
     fail("torch: %s has no method %s", class.type(a), method)
   end
 end
+-- Calls of objects and constructors are no tail calls: nngraph counts the frames to the script's line, as in Torch7.
+local function passed(...) return ... end
 function events.__call(self, ...) -- passes the number of arguments on
   if not self.__call__ then fail("torch: %s has no method __call__", class.type(self)) end
-  return self:__call__(...)
+  return passed(self:__call__(...))
 end
 
 --- torch.class(name [, parent] [, module]): Creates a class "package.Name", whose constructor is put into the package
@@ -60,7 +62,7 @@ function class.new(name, parent, module)
   methods.new = create
   local place, short = place_of(name, module)
   rawset(place, short, setmetatable({}, {__index = methods, __newindex = methods, __metatable = methods,
-    __call = function(_, ...) return create(...) end}))
+    __call = function(_, ...) return passed(create(...)) end}))
   return methods, methods.__parent
 end
 

@@ -37,9 +37,7 @@ local function classes_of(self, who, name, x, dims)
   if type(x) == "number" then return ops.full({1}, x, {dtype = "int64"}) end
   x = options.arg(who, name, x, "tensor"):detach():cpu()
   if x.ndim == dims + 1 then
-    if x:size(-1) ~= self.nclasses then
-      options.wrong_length(who, name, self.nclasses, "class", x:size(-1))
-    end
+    if x:size(-1) ~= self.nclasses then options.wrong_length(who, name, self.nclasses, "class", x:size(-1)) end
     x = ops.argmax(x, -1)
   elseif x.ndim == dims + 2 and x:numel() == x:size(1) * self.nclasses then
     x = ops.argmax(x:reshape {x:size(1), self.nclasses}, 2)

@@ -240,7 +240,7 @@ function File:storage()
   local ending = self.__typename == "torch.MemoryFile" and "\0" or ""
   return storage.new("int8"):string(source:text(0, source.size) .. ending)
 end
-for _, name in ipairs {"autoSpacing", "noAutoSpacing", "longSize"} do
+for _, name in ipairs {"autoSpacing", "noAutoSpacing", "longSize", "noBuffer"} do
   File[name] = function(self) return self end
 end
 -- Define settings: failed reads of a quiet file return nothing and set file:hasError(), of others they raise an error;
@@ -403,6 +403,12 @@ local plain_kinds = {
   boolean = {BOOLEAN, File.writeBool},
 }
 
+--- Returns the number of a value's type in files if it can be written: not a function, a thread or a foreign object.
+function File.isWritableObject(_, v)
+  local kind = plain_kinds[type(v)]
+  return kind and kind[1] or class.typename(v) and OBJECT or type(v) == "table" and TABLE or nil
+end
+
 --- file:writeObject(v [, _] [, hook]): Writes any value except a function: a number, a string, a boolean, nil, a table,
 --- a tensor, a storage, an object; of objects what hook(object) returns.
 function File:writeObject(v, _, hook)
@@ -414,9 +420,7 @@ function File:writeObject(v, _, hook)
     self:writeInt(plain[1])
     return plain[2](self, v)
   end
-  if kind ~= "table" and not class.typename(v) then
-    fail("torch.save: %s cannot be written", options.describe(v))
-  end
+  if not self:isWritableObject(v) then fail("torch.save: %s cannot be written", options.describe(v)) end
   if self.written_depth >= torch7_file.DEEPEST then
     fail("torch.save: tables and objects must not be nested deeper than %d", torch7_file.DEEPEST)
   end
@@ -465,6 +469,7 @@ end
 files.serialize = written
 function files.serializeToStorage(value, format) return storage.new("int8"):string(written(value, format)) end
 function files.deserialize(text, format)
+  if tensor.is(text) then text = storage.of(tensor.raw(text):contiguous():view {-1}) end
   if storage.is(text) then text = text:string() end
   return formatted(memory_file(options.arg("torch.deserialize", "text", text, "string"), "r"), format):readObject()
 end

@@ -1,5 +1,6 @@
 --- Sets the globals of Torch7's command th, for scripts that run unchanged: torch, nn, optim, paths, xlua, sys,
---- include; print shows tables. `require "nn"` and the like return them; so do "image" and "threads", which load then.
+--- include; print shows tables. `require "nn"` and the like return them; so do "image", "threads" and "tds", which load
+--- then. require of a path, "./a", "../a", "models/a.lua", reads the file relative to the calling one, as th does.
 --- cutorch, cunn and cudnn are there if the machine has a GPU.
 local debug = require "debug"
 local core = require "luminary.core"
@@ -29,9 +30,7 @@ function sys.toc(verbose)
   return seconds
 end
 function sys.ls(folder) return sys.execute("ls " .. (folder or "")) end
-function sys.fpath()
-  return torch.paths.dirname(debug.getinfo(2, "S").source:match "^@(.*)$" or "./-")
-end
+function sys.fpath() return torch.paths.dirname(debug.getinfo(2, "S").source:match "^@(.*)$" or "./-") end
 
 -- Runs a Lua file; the message names it if it fails to load.
 local function run(path) return assert(loadfile(path))() end
@@ -89,7 +88,7 @@ end
 
 -- ---- names
 
-for _, name in ipairs {"image", "threads"} do -- loaded when a script requires them
+for _, name in ipairs {"image", "threads", "tds"} do -- loaded when a script requires them
   package.preload[name] = function()
     local made = require("luminary.torch7." .. name)
     if name == "image" then rawset(_G, name, made) end
@@ -104,6 +103,29 @@ for name, library in pairs(packages) do
   rawset(_G, name, library)
   package.loaded[name] = library
 end
+-- "optim.sgd", "nn.Module": in Torch7 files of the packages
+table.insert(package.loaders, function(name)
+  local library, field = name:match "^(%w+)%.([%w_]+)$"
+  local value = packages[library] and packages[library][field]
+  return value ~= nil and function() return value end or nil
+end)
+function package.preload.trepl() return function() end end -- the prompt: there is another
+package.preload["trepl.colorize"] = function() return setmetatable({}, {__index = function() return tostring end}) end
+local plain_require = require
+rawset(_G, "require", function(name)
+  local is_path = type(name) == "string" and name:find "^%."
+  if type(name) == "string" and (is_path or not (package.loaded[name] or package.preload[name]
+    or package.searchpath(name, package.path) or package.searchpath(name, package.cpath))) then
+    local path = torch.paths.concat(debug.getinfo(2, "S").source:match "^@(.*/)[^/]*$" or ".", name)
+    for _, ending in ipairs {".lua", "", ".th", ".net", "/init.lua"} do
+      local file = path .. ending
+      local read = (file:find "%.net$" or file:find "%.th$") and torch.load or run
+      if torch.paths.filep(file) then return read(file) end
+    end
+    if is_path then fail("require: no file '%s', also with .lua, .th, .net or /init.lua", path) end
+  end
+  return plain_require(name)
+end)
 --- sys.split and string.split(text, pattern): Return the list of the parts between matches, without a first empty one.
 function sys.split(text, pattern)
   local parts, at = {}, 1

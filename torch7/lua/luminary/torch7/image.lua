@@ -1,6 +1,7 @@
 --- Implements Torch7's package image over lm.vision. An image is a tensor [C, H, W] or [H, W], of floats in [0, 1] or
 --- of bytes; positions count from 0. Functions take the result first, if it is given: image.scale([result,] image, …).
 local core = require "luminary.core"
+local lists = require "luminary.base.lists"
 local options = require "luminary.base.options"
 local tensor = require "luminary.torch7.tensor"
 local vision = require "luminary.vision"
@@ -96,14 +97,18 @@ local function resizing(from, to, mode, like)
 end
 -- Returns a number without its fraction, as Torch7's C functions take it: programs compute sizes like 256 * w / h.
 local function whole(v) return type(v) == "number" and (v < 0 and math.ceil(v) or math.floor(v)) or v end
--- Returns the width and height for "WxH", "MAX", "^MIN", "*FACTOR" and "*N/D", or a number MAX.
+-- Returns numbers in the dtype of x: rounded and limited for bytes.
+local function as_pixels(x, y)
+  return x.dtype == "uint8" and ops.clamp_range(ops.floor(y + 0.5), 0, 255):to "uint8" or y:to(x.dtype)
+end
+-- Returns the width and height for "WxH", "MAX", "^MIN", "*FACTOR" and "*N/D", or a number MAX; fractions are cut.
 local function size_of(text, w, h)
   local width, height = tostring(text):match "^(%d+)x(%d+)$"
   if width then return tonumber(width), tonumber(height) end
   local sign, n, d = tostring(text):match "^([%^*]?)([%d.]+)/?(%d*)$"
   n = tonumber(n) or fail("image.scale: unknown size '%s'; sizes are WxH, MAX, ^MIN, *FACTOR and *N/D", tostring(text))
-  local factor = sign == "*" and n / (tonumber(d) or 1) or n / (sign == "^" and math.min or math.max)(w, h)
-  return math.max(math.floor(w * factor + 0.5), 1), math.max(math.floor(h * factor + 0.5), 1)
+  local by = sign == "*" and (tonumber(d) or 1) or (sign == "^" and math.min or math.max)(w, h)
+  return math.max(w * n / by, 1), math.max(h * n / by, 1)
 end
 --- image.scale([result,] image, width, height [, mode]) or image.scale(image, size [, mode]): Resizes; mode "bilinear",
 --- "bicubic" or "simple".
@@ -116,11 +121,10 @@ image.scale = into_result(function(x, result, width, height, mode)
   end
   width = options.arg("image.scale", "width", whole(width), "count")
   height = options.arg("image.scale", "height", whole(height), "count")
-  local is_bytes = x.dtype == "uint8"
-  local kind = is_bytes and x:to "float32" or x
-  local y = ops.matmul(resizing(h, height, mode, kind), ops.contiguous(kind))
-  y = ops.matmul(y, ops.transpose(resizing(w, width, mode, kind), 1, 2))
-  return is_bytes and ops.clamp_range(ops.round(y), 0, 255):to "uint8" or y
+  local kind = x.dtype == "uint8" and x:to "float32" or x
+  local y = ops.matmul(ops.contiguous(kind), ops.transpose(resizing(w, width, mode, kind), 1, 2))
+  y = as_pixels(x, y):to(kind.dtype) -- bytes are rounded after each pass
+  return as_pixels(x, ops.matmul(resizing(h, height, mode, kind), y))
 end)
 local corners = {c = {0.5, 0.5}, tl = {0, 0}, tr = {1, 0}, bl = {0, 1}, br = {1, 1}}
 --- image.crop([result,] image, x1, y1 [, x2, y2]) or image.crop(image, "c" | "tl" | "tr" | "bl" | "br", width, height).
@@ -140,18 +144,58 @@ image.hflip = into_result(function(x) return ops.flip(x, -1) end)
 image.vflip = into_result(function(x) return ops.flip(x, -2) end)
 --- image.translate([result,] image, x, y): Moves an image to the right and down; the rest is 0.
 image.translate = into_result(function(x, _, dx, dy) return ops.pad(x, {dx, -dx, dy, -dy}) end)
+-- Returns the pixels of x at rows and columns (from 0, both [h, w]).
+local function pixels_at(x, row, column)
+  local h, w = x:size(-2), x:size(-1)
+  local at = ops.add(ops.add(ops.mul(ops.clamp_range(row, 0, h - 1), w), ops.clamp_range(column, 0, w - 1)), 1)
+  local y = ops.index_select(ops.reshape(x, {-1, h * w}), 2, ops.reshape(at:to "int64", {-1}))
+  return ops.reshape(y, x.shape)
+end
 --- image.rotate([result,] image, angle [, mode]): Rotates around the center, counterclockwise by radians; mode "simple"
 --- or "bilinear".
 image.rotate = into_result(function(x, _, angle, mode)
-  local degrees = math.deg(options.arg("image.rotate", "angle", angle, "number"))
-  return vision.transforms.functional.rotate(x, degrees, {
-    interpolation = mode == "bilinear" and "bilinear" or "nearest"})
+  options.arg("image.rotate", "angle", angle, "number")
+  local h, w, is_nearest = x:size(-2), x:size(-1), mode ~= "bilinear"
+  local dtype = is_nearest and "float32" or "float64"
+  local kind = x.dtype == "float64" and dtype or "float32"
+  local function single(v) return core.tensor({v}, {dtype = "float32"}) end -- C computes with floats
+  local theta, xc, yc = single(angle):item(), (w - 1) / 2, (h - 1) / 2
+  local cos, sin = single(math.cos(theta)), single(math.sin(theta))
+  if not is_nearest then cos, sin = math.cos(theta), math.sin(theta) end
+  local i, j = ops.arange(0, w, {dtype = dtype}) - xc, ops.unsqueeze(ops.arange(0, h, {dtype = dtype}), 2) - yc
+  local ri, rj = (i * cos - j * sin):to(kind) + xc, (j * cos + i * sin):to(kind) + yc
+  if is_nearest then
+    local function rounded(at) return ops.mul(ops.sign(at), ops.floor(ops.abs(at:to "float64") + 0.5)) end -- as C's
+    ri, rj = rounded(ri), rounded(rj)
+    local inside = ops.clamp_range(ri, 0, w - 1):eq(ri):logical_and(ops.clamp_range(rj, 0, h - 1):eq(rj))
+    return ops.mul(pixels_at(x, rj, ri), inside:to(x.dtype))
+  end
+  -- Returns the two nearest positions of n, the weight of the second, and where both are inside.
+  local function between(at, n)
+    local low = ops.floor(at)
+    local t, high = at - low, low + 1
+    high = ops.where(high:eq(n):logical_and(t:lt(0.5)), low, high)
+    low = ops.where(low:eq(-1):logical_and(t:gt(0.5)), high, low)
+    return low, high, t, low:ge(0):logical_and(high:lt(n))
+  end
+  local i0, i1, wi, inside_i = between(ri, w)
+  local j0, j1, wj, inside_j = between(rj, h)
+  local y = x:to(kind)
+  y = pixels_at(y, j0, i0) * ((1 - wi) * (1 - wj)) + pixels_at(y, j0, i1) * (wi * (1 - wj))
+    + pixels_at(y, j1, i0) * ((1 - wi) * wj) + pixels_at(y, j1, i1) * (wi * wj)
+  return as_pixels(x, y * inside_i:logical_and(inside_j):to(kind))
 end)
 
 -- ---- colors and values
 
-local function mixed(weights)
+-- Returns a function of colors in [0, 1] as one of images; bytes are colors times 255.
+local function of_colors(f)
   return into_result(function(x)
+    return x.dtype == "uint8" and as_pixels(x, f(x:to "float32" / 255) * 255) or f(x)
+  end)
+end
+local function mixed(weights)
+  return of_colors(function(x)
     local m = core.tensor(weights, {dtype = x.dtype, device = x.device})
     return ops.reshape(ops.matmul(m, ops.reshape(x, {x:size(1), -1})), {#weights, x:size(-2), x:size(-1)})
   end)
@@ -170,11 +214,11 @@ local function hues(x)
   local l = (high + low) / 2
   return ops.where(ops.eq(d, 0), zero, h / 6), l, high, ratio(d, 1 - ops.abs(l * 2 - 1)), ratio(d, high)
 end
-image.rgb2hsl = into_result(function(x)
+image.rgb2hsl = of_colors(function(x)
   local h, l, _, s = hues(x)
   return ops.stack({h, s, l}, 1)
 end)
-image.rgb2hsv = into_result(function(x)
+image.rgb2hsv = of_colors(function(x)
   local h, _, v, _, s = hues(x)
   return ops.stack({h, s, v}, 1)
 end)
@@ -187,53 +231,98 @@ local function colored(h, chroma, low)
   end
   return ops.stack(planes, 1)
 end
-image.hsv2rgb = into_result(function(x)
+image.hsv2rgb = of_colors(function(x)
   local s, v = ops.select(x, 1, 2), ops.select(x, 1, 3)
   return colored(ops.select(x, 1, 1), v * s, v - v * s)
 end)
-image.hsl2rgb = into_result(function(x)
+image.hsl2rgb = of_colors(function(x)
   local s, l = ops.select(x, 1, 2), ops.select(x, 1, 3)
   local chroma = (1 - ops.abs(l * 2 - 1)) * s
   return colored(ops.select(x, 1, 1), chroma, l - chroma / 2)
 end)
---- image.minmax {tensor = x, min = low, max = high}: Returns x with low as 0 and high as 1, by default its extremes.
+-- Returns the values of arguments with these names, given in a table or one by one.
+local function named(names, first, ...)
+  local list, given = {first, ...}, type(first) == "table" and getmetatable(first) == nil and first or nil
+  for i, name in ipairs(names) do
+    if given and given[1] == nil then list[i] = given[name] end
+  end
+  return unpack(list, 1, #names)
+end
+--- image.minmax {tensor = x, min = low, max = high, symm = false, saturate = false, inplace = false, tensorOut =}:
+--- Returns x with low as 0 and high as 1, by default its extremes, or with symm minus and plus the larger of them;
+--- limited to [0, 1] with saturate if an extreme is given.
 function image.minmax(how)
-  local x = tensor.is(how) and how or how.tensor
-  local low, high = type(how) == "table" and how.min or x:min(), type(how) == "table" and how.max or x:max()
-  local y = (x - low) / (high > low and high - low or 1)
-  return type(how) == "table" and how.inplace and x:copy(y) or y
+  if tensor.is(how) then how = {tensor = how} end
+  local x = how.tensor
+  local y = how.tensorOut or how.inplace and x or tensor.new(tensor.default)
+  if y ~= x then y:resize(x:size()):copy(x) end
+  local low, high = how.min, how.max
+  local largest = how.symm and math.max(math.abs(y:min()), math.abs(y:max()))
+  low = low or largest and -largest or y:min()
+  y:add(-low)
+  high = high and high - low or largest and 2 * (how.min and 0 or largest) or y:max()
+  if high ~= 0 then y:div(high) end
+  return how.saturate and (how.min or how.max) and y:clamp(0, 1) or y
 end
---- image.toDisplayTensor {input = images, nrow = 6, padding = 0, scaleeach = false, min =, max =}: Returns images
---- [N, C, H, W] or a list of them as one image, in rows.
-function image.toDisplayTensor(how)
-  if tensor.is(how) then how = {input = how} end
-  local list = tensor.is(how.input) and raw(how.input) or ops.stack(tensor.raw_all(how.input), 1)
-  if list.ndim == 2 or list.ndim == 3 and (list:size(1) == 3 or list:size(1) == 1) then
-    return image.minmax {tensor = wrap(list), min = how.min, max = how.max}
+--- image.toDisplayTensor {input = images, padding = 0, nrow = 6, scaleeach = false, min =, max =, symmetric = false,
+--- saturate = true}, or these in order: Returns images [N, C, H, W], [N, H, W] or a list of them as one image, in rows.
+function image.toDisplayTensor(...)
+  local input, padding, nrow, each, min, max, symm, saturate = named(
+    {"input", "padding", "nrow", "scaleeach", "min", "max", "symmetric", "saturate"}, ...)
+  local x = tensor.is(input) and raw(input) or ops.stack(tensor.raw_all(input), 1)
+  if type(input) == "table" and x.ndim == 3 then x = ops.unsqueeze(x, 2) end
+  x = ops.clone(x:to(tensor.default))
+  local function scaled(y)
+    saturate = saturate ~= false
+    return image.minmax {tensor = wrap(y), inplace = true, min = min, max = max, symm = symm, saturate = saturate}
   end
-  local x = list.ndim == 3 and ops.unsqueeze(list, 2) or list
-  local grid = vision.make_grid(x, {nrow = how.nrow or 6, padding = how.padding or 0, normalize = true,
-    scale_each = how.scaleeach == true, value_range = how.min and {how.min, how.max} or nil})
-  return wrap(x:size(2) == 1 and ops.contiguous(grid:narrow(1, 1, 1)) or grid)
+  local has_planes = x.ndim == 4 and (x:size(2) == 1 or x:size(2) == 3)
+  if x.ndim == 2 or x.ndim == 3 and (x:size(1) == 1 or x:size(1) == 3) then return scaled(x) end
+  if not has_planes and x.ndim ~= 3 then
+    fail("image.toDisplayTensor: expected images [H, W] or [1 or 3, H, W], got sizes %s", table.concat(x.shape, "x"))
+  end
+  if each then for i = 1, x:size(1) do scaled(ops.select(x, 1, i)) end end
+  padding = padding or 0
+  local n, h, w = x:size(1), x:size(-2) + padding, x:size(-1) + padding
+  local columns = math.min(nrow or 6, n)
+  local sizes = {h * math.ceil(n / columns), w * columns}
+  if has_planes then table.insert(sizes, 1, x:size(2)) end
+  local grid = ops.full(sizes, ops.amax(x):item(), {dtype = x.dtype})
+  for k = 0, n - 1 do
+    local row, column = math.floor(k / columns) * h, k % columns * w
+    grid:narrow(-2, math.floor(row + 1 + padding / 2), h - padding):narrow(-1, math.floor(column + 1 + padding / 2),
+      w - padding):copy_(ops.select(x, 1, k + 1))
+  end
+  return each and wrap(grid) or scaled(grid)
 end
--- Returns a Gaussian of n numbers with the largest in the middle.
-local function gauss_curve(n, sigma)
+-- Returns a Gaussian of n numbers around `mean`, a part of n.
+local function gauss_curve(n, sigma, mean)
   local values = {}
-  for i = 1, n do values[i] = math.exp(-((i - (n + 1) / 2) / ((sigma or 0.25) * n)) ^ 2 / 2) end
-  return core.tensor(values, {dtype = tensor.default})
+  for i = 1, n do values[i] = math.exp(-((i - (mean or 0.5) * n - 0.5) / ((sigma or 0.25) * n)) ^ 2 / 2) end
+  return core.tensor(values, {dtype = "float64"})
 end
--- Defines kernels by image.name(size, sigma, amplitude, normalize) or by a table of these names.
-local function kernel(name, f)
-  image[name] = function(size, sigma, amplitude, normalize)
-    if type(size) == "table" then
-      size, sigma, amplitude, normalize = size.size, size.sigma, size.amplitude, size.normalize
-    end
-    local y = ops.mul(f(gauss_curve(size or 3, sigma)), amplitude or 1)
-    return wrap(normalize and ops.div(y, ops.sum(y)) or y)
-  end
+-- Returns a kernel times its amplitude, in a tensor if that is given.
+local function kernel(y, amplitude, normalize, into)
+  y = wrap(ops.mul(y, normalize and 1 / ops.sum(y):item() or amplitude or 1):to(tensor.default))
+  return into and into:copy(y) or y
 end
-kernel("gaussian1D", function(b) return b end)
-kernel("gaussian", function(b) return ops.mul(ops.unsqueeze(b, 1), ops.unsqueeze(b, 2)) end)
+--- image.gaussian1D(size = 3, sigma = 0.25, amplitude = 1, normalize = false, mean = 0.5, tensor), or a table of these:
+--- Returns a Gaussian; sigma and mean are parts of the size.
+function image.gaussian1D(...)
+  local size, sigma, amplitude, normalize, mean, into = named(
+    {"size", "sigma", "amplitude", "normalize", "mean", "tensor"}, ...)
+  return kernel(gauss_curve(into and into:size(1) or size or 3, sigma, mean), amplitude, normalize, into)
+end
+--- image.gaussian(size = 3, sigma = 0.25, amplitude = 1, normalize = false, width = size, height = size,
+--- sigma_horz = sigma, sigma_vert = sigma, mean_horz = 0.5, mean_vert = 0.5, tensor), or a table: Returns a kernel.
+function image.gaussian(...)
+  local size, sigma, amplitude, normalize, width, height, sigma_u, sigma_v, mean_u, mean_v, into = named(lists.parts
+    "size sigma amplitude normalize width height sigma_horz sigma_vert mean_horz mean_vert tensor", ...)
+  if into then height, width = into:size(1), into:size(2) end
+  local u = gauss_curve(width or size or 3, sigma_u or sigma, mean_u)
+  local v = gauss_curve(height or size or 3, sigma_v or sigma, mean_v)
+  return kernel(ops.mul(ops.unsqueeze(v, 2), ops.unsqueeze(u, 1)), amplitude, normalize, into)
+end
 function image.display()
   fail "image.display: there is no window; image.save(path, image.toDisplayTensor(x)) writes a file"
 end

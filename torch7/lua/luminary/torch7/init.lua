@@ -22,7 +22,7 @@ local torch = class.packages.torch
 for name, f in pairs(tensor.methods) do torch[name] = f end
 for name, f in pairs(tensor.functions) do torch[name] = f end
 for _, part in ipairs {"module", "leaf", "layers", "windows", "containers", "criterions", "utils", "more_layers",
-  "sparse", "derivatives", "direct", "texts"} do
+  "sparse", "derivatives", "direct", "texts", "file_fields"} do
   require("luminary.torch7.nn." .. part)
 end
 torch.nn, torch.optim = class.packages.nn, require "luminary.torch7.optim"
@@ -82,12 +82,12 @@ function torch.setmetatable(object, name)
 end
 --- Returns the table of the methods of a class, or of a type of tensors or storages; nil if there is no such class.
 function torch.getmetatable(name) return tensor.types[name] or storage.types[name] or class.by_name[name] end
---- Returns a function that makes an object of a class without calling its __init.
+--- Returns a function that makes an object of a class without calling its __init; nil if there is no such class.
 function torch.factory(name)
   local of_type = tensor.types[name] or storage.types[name]
   if of_type then return function() return of_type.new() end end
-  local methods = class.by_name[name] or fail("torch.factory: no class '%s'", tostring(name))
-  return function() return setmetatable({}, methods) end
+  local methods = class.by_name[name]
+  return methods and function() return setmetatable({}, methods) end
 end
 
 function torch.setnumthreads(n) core.set_num_threads(n) end

@@ -71,9 +71,7 @@ end
 function Logger:style(style)
   local list = type(style) == "table" and style or {style}
   for _, each in ipairs(list) do
-    if not styles[each] then
-      fail("Logger.style: unknown style '%s'; styles are - . + +- | ~", tostring(each))
-    end
+    if not styles[each] then fail("Logger.style: unknown style '%s'; styles are - . + +- | ~", tostring(each)) end
   end
   self.styles, self.one_style = list, type(style) ~= "table"
   return self

@@ -30,13 +30,16 @@ for name, known in pairs(known_options) do
     options.arg(name, "feval", feval, "function")
     config = config or state or {}
     state = state or config
-    local own = {}
+    local own, given, evaluations, has_others = {}, {}, 0, false
     for key, v in pairs(config) do
       if known[key] then own[key] = tensor.raw_all(v) end
       if key:find "^tol" and type(v) == "number" then own[key] = math.max(v, 0) end -- below 0: never
     end
     local function evaluate()
       local loss, grad = feval(x)
+      evaluations = evaluations + 1
+      given[evaluations] = loss
+      if name ~= "lbfgs" and type(loss) ~= "number" then loss, has_others = 0, true end -- nothing computes with it
       loss, grad = tensor.raw_all(loss), tensor.raw_all(grad)
       local sizes = tensor.raw(x).shape
       return loss, core.is_tensor(grad) and grad:numel() == lists.product(sizes) and grad:reshape(sizes) or grad
@@ -45,6 +48,7 @@ for name, known in pairs(known_options) do
     local ok, _, losses, average = pcall(ours[name], evaluate, tensor.raw(x, name), own, state)
     converted(state, core.is_tensor, tensor.wrap)
     if not ok then error(_, 0) end
+    for i = 1, has_others and #losses or 0 do losses[i] = given[i] end
     if name == "lbfgs" then
       state.nIter, state.funcEval = state.lbfgs.n_iter, state.lbfgs.func_evals
       return x, losses, #losses

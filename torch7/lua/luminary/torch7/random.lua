@@ -56,7 +56,9 @@ local function created(name, compute, into)
   end
   functions[name] = function(first, ...)
     if is(first) then return (into or put)(first, create({dtype = raw(first).dtype}, ...)) end
-    return wrap(create({dtype = tensor.default}, first, ...))
+    local list, n, dtype = {first, ...}, 1 + select("#", ...), tensor.default
+    if type(list[n]) == "string" then dtype, n = tensor.dtype_of(list[n]), n - 1 end -- a type comes last
+    return wrap(create({dtype = dtype}, unpack(list, 1, n)))
   end
   methods[name] = functions[name]
 end
@@ -87,9 +89,7 @@ end
 created("range", function(how, a, b, step)
   numbers("torch.range", a, b)
   step = options.arg("torch.range", "step", step or 1, "number")
-  if step == 0 or (b - a) / step < 0 then
-    fail("torch.range: step must lead from %g to %g, got %g", a, b, step)
-  end
+  if step == 0 or (b - a) / step < 0 then fail("torch.range: step must lead from %g to %g, got %g", a, b, step) end
   return progression(how, a, step, math.floor((b - a) / step + 1e-9) + 1)
 end, tensor.put_by_count)
 local function linspace(who, how, a, b, n)

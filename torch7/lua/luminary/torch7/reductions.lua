@@ -88,7 +88,7 @@ define("histc", {"t n? n? n?"}, function(x, bins, low, high) return ours.histc(x
 define("bhistc", {"t n? n? n?"}, function(x, bins, low, high)
   return ops.stack(lists.map(x:unbind(1), function(row) return row:histc(bins or 100, low or 0, high or 0) end), 1)
 end)
--- The length of the longest sizes is the default dim; tensors without elements are left out.
+-- dim is by default the last of the longest sizes. Tensors without elements are left out; others get dims of size 1.
 local function cat(list, dim)
   local parts, dims = {}, 0
   for i, v in ipairs(list) do
@@ -98,7 +98,11 @@ local function cat(list, dim)
     list[i] = x
   end
   if #list == 0 then fail("torch.cat: expected a table of one or more tensors") end
-  return #parts > 0 and ops.cat(parts, dim or dims) or list[1]
+  dim = (not dim or dim == -1) and dims or options.arg("torch.cat", "dim", dim, "count")
+  for i, x in ipairs(parts) do
+    for _ = x.ndim + 1, math.max(dims, dim) do parts[i] = ops.unsqueeze(parts[i], -1) end
+  end
+  return #parts > 0 and ops.cat(parts, dim) or list[1]
 end
 define("cat", {"t t n?", "T n?"}, function(first, second, dim)
   if type(first) == "table" then return cat(lists.slice(first), second) end

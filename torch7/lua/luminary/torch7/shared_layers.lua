@@ -17,9 +17,7 @@ local shared = {rows = {}}
 
 -- Returns t; fails unless it is a table of at least min_count values.
 local function table_of(name, t, min_count)
-  if not options.is_plain(t) or core.is_tensor(t) then
-    options.must_be(name, "the input", "a table, {a, b}", t)
-  end
+  if not options.is_plain(t) or core.is_tensor(t) then options.must_be(name, "the input", "a table, {a, b}", t) end
   min_count = min_count or 1
   if #t < min_count then fail("%s: the table has %d entries; expected at least %d", name, #t, min_count) end
   return t
@@ -63,11 +61,15 @@ end
 
 -- ---- tables
 
+-- Returns the elements of the tensor that is_better(b, a) chooses; of equal ones those of a, which get the gradient.
+local function chosen(is_better)
+  return function(a, b) return ops.where(is_better(b, a), b, a) end
+end
 for name, row in pairs {
   CAddTable = {ops.add, "Adds the tensors of a table."},
   CMulTable = {ops.mul, "Multiplies the tensors of a table by elements."},
-  CMaxTable = {ops.maximum, "Computes the elementwise maximum of the tensors of a table."},
-  CMinTable = {ops.minimum, "Computes the elementwise minimum of the tensors of a table."},
+  CMaxTable = {chosen(ops.gt), "Computes the elementwise maximum of the tensors of a table."},
+  CMinTable = {chosen(ops.lt), "Computes the elementwise minimum of the tensors of a table."},
   CSubTable = {ops.sub, "Subtracts the second tensor of a table from the first.", 2},
   CDivTable = {ops.div, "Divides the first tensor of a table by the second.", 2},
 } do
@@ -180,9 +182,7 @@ function Reshape.set(self, ...)
 end
 function Reshape.compute(x, o)
   local sizes, mode = tensor.sizes_from(o.size), o.batchMode
-  if mode == nil then
-    mode = not lists.index_of(sizes, -1) and (x:numel() ~= o.nelement or x:size(1) == 1)
-  end
+  if mode == nil then mode = not lists.index_of(sizes, -1) and (x:numel() ~= o.nelement or x:size(1) == 1) end
   return ops.reshape(x, mode and {x:size(1), unpack(sizes)} or sizes)
 end
 

@@ -126,10 +126,10 @@ for name in pairs(storage.constructors) do
   methods[name:gsub("Storage", ""):lower()] = function(object) return methods.type(object, "torch." .. name) end
 end
 
---- x:storage(): Returns all of x's memory, which its views share; nil without elements.
+--- x:storage(): Returns all of x's memory, which views share; of no elements the storage that x was made of, or nil.
 function tensor.methods.storage(object)
   local x = tensor.raw(object)
-  if x:numel() == 0 then return nil end
+  if x:numel() == 0 then return tensor.empty_storages[object] end
   return made(ops.as_strided(x, {x:storage_size()}, {1}, {storage_offset = 0}))
 end
 

@@ -146,7 +146,9 @@ local function new(device, dtype, first, ...)
     return wrap(ops.detach(raw(first):to(dtype)))
   end
   if tensor.storage.is(first) and (tensor.storage.flat(first).dtype ~= "int64" or dtype == "int64") then
-    return wrap(tensor.storage.view(first, ...):to(dtype))
+    local object = wrap(tensor.storage.view(first, ...):to(dtype))
+    if raw_of[object]:numel() == 0 then tensor.empty_storages[object] = first end
+    return object
   end
   if core.is_tensor(first) then return wrap(first:detach():to(dtype)) end
   if type(first) == "table" and not (tensor.is_sizes(first) and dtype ~= "int64") then
@@ -165,6 +167,7 @@ function tensor.new(dtype, ...) return new(nil, dtype, ...) end
 
 -- ---- numbers and operands
 
+tensor.empty_storages = setmetatable({}, {__mode = "k"}) -- tensor without elements -> the storage that it was made of
 local bits = {uint8 = 8, int8 = 8, int16 = 16, int32 = 32, int64 = 64}
 
 --- Returns v as C converts it to x's dtype: integers are truncated, and wrap.
@@ -516,9 +519,7 @@ for name, dtype in pairs(dtypes) do
   function mt.__unm(a) return methods.neg(methods.clone(a)) end
   function mt.__len(object) return tensor.sizes(shape_of(raw_of[object])) end
   function mt.__tostring(object) return mt.__tostring__(object) end
-  function mt.new(...)
-    return methods.type(new(name:find "^Cuda" and "cuda" or nil, dtype, ...), typename)
-  end
+  function mt.new(...) return methods.type(new(name:find "^Cuda" and "cuda" or nil, dtype, ...), typename) end
   prototypes[typename], types[typename], tensor.constructors[name] = prototype, mt, tensor.constructor(mt)
 end
 

@@ -159,5 +159,5 @@ function threads.serialization(name)
 end
 function threads.safe(f) return f end -- a thread runs one function at a time
 function threads.new(...) return new(nil, ...) end
-threads.Threads = setmetatable({}, {__call = new})
+threads.Threads = setmetatable(Threads, {__call = new, __index = threads})
 return setmetatable(threads, {__call = new})

@@ -21,6 +21,7 @@ function Container:read(file)
   numbered(self)
 end
 function Container:add(module)
+  if module == nil then return self end -- as in Torch7, where programs rely on it
   if type(module) ~= "table" or not class.isTypeOf(module, "nn.Module") then
     options.expected(class.typename(self) .. ":add", "a module", module)
   end
@@ -87,9 +88,7 @@ container("Sequential", nil, function(self, x)
   for _, module in ipairs(self.modules) do x = module:forward(x) end
   return x
 end, function(self, input, grad, go)
-  for i = #self.modules, 1, -1 do
-    grad = go(self.modules[i], i > 1 and self.modules[i - 1].output or input, grad)
-  end
+  for i = #self.modules, 1, -1 do grad = go(self.modules[i], i > 1 and self.modules[i - 1].output or input, grad) end
   return grad
 end, true)
 
@@ -109,7 +108,7 @@ end, function(self, input, grads, go)
   return lists.map(self.modules, function(module, i) return go(module, input[i], grads[i]) end)
 end)
 local function set_dimension(self, dimension)
-  self.dimension = options.arg(self.__typename, "dimension", dimension, "count")
+  self.dimension = dimension and options.arg(self.__typename, "dimension", dimension, "count")
 end
 -- Returns the middle of a larger tensor with the sizes of `part`, from `first` on along the joined dim.
 local function middle(whole, part, dimension, first)
@@ -133,8 +132,8 @@ container("Concat", set_dimension, function(self, input)
 end, by_parts, true)
 
 container("Parallel", function(self, input, output)
-  self.inputDimension = options.arg("nn.Parallel", "inputDimension", input, "count")
-  self.outputDimension = options.arg("nn.Parallel", "outputDimension", output, "count")
+  self.inputDimension = input and options.arg("nn.Parallel", "inputDimension", input, "count")
+  self.outputDimension = output and options.arg("nn.Parallel", "outputDimension", output, "count")
 end, function(self, input)
   local out = {}
   for i = 1, input:size(self.inputDimension) do

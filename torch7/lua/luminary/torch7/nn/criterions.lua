@@ -25,6 +25,7 @@ function Criterion:type(name, cache)
 end
 function Criterion:clone() return Module.copy_of(self) end
 Criterion.float, Criterion.double, Criterion.cuda = Module.float, Module.double, Module.cuda
+Criterion.write, Criterion.read = Module.write, Module.read
 function Criterion:__call__(input, target)
   self.output = self:forward(input, target)
   return self.output
@@ -90,9 +91,15 @@ end
 criterion("ClassNLLCriterion", weighted(ops.nll_loss), "classes")
 criterion("SpatialClassNLLCriterion", weighted(ops.nll_loss), "classes")
 criterion("BCECriterion", weighted(ops.binary_cross_entropy))
-for name, op in pairs {MSE = ops.mse_loss, Abs = ops.l1_loss, SmoothL1 = ops.smooth_l1_loss, DistKLDiv = ops.kl_div,
-  SoftMargin = F.soft_margin_loss} do
-  criterion(name .. "Criterion", function(x, y, how) return op(x, y, how) end)
+for name, op in pairs {
+  MSE = ops.mse_loss, SmoothL1 = ops.smooth_l1_loss, DistKLDiv = ops.kl_div, SoftMargin = F.soft_margin_loss,
+  Abs = reduced(function(x, y) -- the gradient is 1 where x equals y
+    local d = ops.sub(x, y)
+    return ops.where(ops.lt(d, 0), ops.neg(d), d)
+  end),
+} do
+  criterion(name .. "Criterion", function(x, y, how) return op(x, y, how) end, nil,
+    name == "DistKLDiv" and function(self) set_usual(self) end or nil) -- Torch7's ignores its argument
 end
 criterion("MultiLabelSoftMarginCriterion", function(x, y, how, weight)
   how.weight = weight

@@ -13,9 +13,7 @@ local function values(n) return tensor.new(tensor.default, n):zero() end
 local function flat(t) return t:dim() == 1 and t or t:view(t:nElement()) end
 
 -- Fills a tensor with numbers from low to high.
-local function fill(t, low, high)
-  flat(t):copy(values(t:nElement()):uniform(low or -2, high or 2))
-end
+local function fill(t, low, high) flat(t):copy(values(t:nElement()):uniform(low or -2, high or 2)) end
 
 -- Returns a matrix whose i-th column is column(gradOutput), with gradOutput 1 at element i of the output and else 0.
 local function by_columns(module, input, rows, column)

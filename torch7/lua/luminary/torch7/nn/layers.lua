@@ -13,6 +13,17 @@ local keep = {keepdim = true}
 
 -- ---- layers that Luminary's nn has, too
 
+local formulas = {
+  CAddTable = function(_, g, _, t) return lists.map(t, function(x) return ops.reshape(ops.clone(g), x.shape) end) end,
+  CMulTable = function(_, g, _, t)
+    return lists.map(t, function(x, i)
+      local dx = ops.clone(g)
+      for k, other in ipairs(t) do if k ~= i then ops.mul_(dx, ops.reshape(other, g.shape)) end end
+      return ops.reshape(dx, x.shape)
+    end)
+  end,
+  SplitTable = function(_, g, o, x) return ops.stack(g, dim_in(x, o.dimension, o.nInputDims)) end,
+}
 for _, row in ipairs(shared.rows) do
   local inplace = row.name:find "Constant" or row.name == "CAddTable"
   local compute = row.compute
@@ -22,11 +33,15 @@ for _, row in ipairs(shared.rows) do
       return row.compute(first and lists.map(t, function(x) return tensor.fitted(row.name, first, x) end) or t, o)
     end
   end
-  layer(row.name, row.fields .. (inplace and " inplace=false" or ""), compute)
+  layer(row.name, row.fields .. (inplace and " inplace=false" or ""), compute, {
+    by_forward = row.name:find "M[axin]+" ~= nil, of_output = formulas[row.name],
+  })
 end
 nn.AddConstant.restores, nn.MulConstant.restores = true, true -- backward undoes the change of the input
 for name, of in pairs(shared.of_sizes) do
-  layer(name, nil, of.compute, {init = of.set})
+  layer(name, nil, of.compute, {
+    init = of.set, of_output = name ~= "Transpose" and function(_, g, _, x) return ops.reshape(g, x.shape) end or nil,
+  })
 end
 function nn.View:resetSize(...)
   shared.of_sizes.View.set(self, ...)
@@ -97,8 +112,9 @@ layer("Cosine", "_inputSize# _outputSize#", function(x, o)
   return F.linear(F.normalize(x, {dim = -1, eps = 1e-12}), F.normalize(o.weight, {dim = 2, eps = 1e-12}))
 end, {dims = 2, sizes = function(_, i, o) return {weight = {o, i}} end})
 layer("Euclidean", "_inputSize# _outputSize#", function(x, o)
-  return ops.norm(ops.sub(ops.unsqueeze(x, 3), o.weight), 2, {dim = 2})
+  return ops.clone(ops.norm(ops.sub(ops.unsqueeze(x, 3), o.weight), 2, {dim = 2}))
 end, {
+  by_forward = true,
   dims = 2, sizes = function(_, i, o) return {weight = {i, o}} end,
   fan = function(self) return self.weight:size(1) end,
 })
@@ -108,7 +124,7 @@ layer("PReLU", "nOutputPlane=0", function(x, o)
     for d = 1, x.ndim do sizes[d] = d == (x.ndim % 2 == 1 and 1 or 2) and w:numel() or 1 end
     w = ops.reshape(w, sizes)
   end
-  return ops.add(ops.relu(x), ops.mul(w, ops.clamp_range(x, -math.huge, 0)))
+  return ops.where(ops.gt(x, 0), x, ops.mul(x, w))
 end, {
   sizes = function(self) return {weight = {math.max(self.nOutputPlane, 1)}} end,
   reset = function(self) self.weight:fill(0.25) end,
@@ -122,17 +138,31 @@ end, {
 
 -- ---- functions of one element, or along a dim
 
-for name, f in pairs {Tanh = ops.tanh, Sigmoid = ops.sigmoid, ReLU = ops.relu, ReLU6 = ops.relu6, Abs = ops.abs,
-  Exp = ops.exp, Log = ops.log, Square = ops.square, LogSigmoid = ops.log_sigmoid, SoftSign = F.softsign,
-  TanhShrink = F.tanhshrink, Contiguous = ops.contiguous} do
+local function abs(x) return ops.where(ops.lt(x, 0), ops.neg(x), x) end -- whose gradient is 1 at 0
+for name, f in pairs {ReLU = ops.relu, ReLU6 = ops.relu6, Abs = abs, Log = ops.log, Square = ops.square,
+  SoftSign = F.softsign, Contiguous = ops.contiguous} do
   layer(name, name:find "ReLU" and "inplace=false", function(x) return f(x) end)
 end
--- The gradient of the root is 0 at 0, as in Torch7.
-layer("Sqrt", nil, function(x)
-  return ops.where(ops.eq(x, 0), ops.mul(x, 0), ops.sqrt(ops.where(ops.eq(x, 0), ops.ones_like(x), x)))
-end)
 for name, row in pairs {
-  SoftPlus = {"beta=1 threshold=20", function(x, o) return ops.softplus(x, o.beta, o.threshold) end},
+  Tanh = {ops.tanh, function(y, g) return ops.sub(g, ops.mul_(ops.square(y), g)) end},
+  Sigmoid = {ops.sigmoid, function(y, g) return ops.mul_(ops.sub(y, ops.square(y)), g) end},
+  Exp = {ops.exp, function(y, g) return ops.mul(y, g) end},
+  Sqrt = {ops.sqrt, function(y, g) -- 0 at 0
+    return ops.where(ops.eq(y, 0), ops.zeros_like(y), ops.div(g, ops.mul(y, 2)))
+  end},
+} do
+  layer(name, nil, function(x) return row[1](x) end, {of_output = row[2]})
+end
+layer("CReLU", "nInputDims _inplace", function(x, o)
+  return ops.cat({ops.relu(x), ops.relu(ops.neg(x))}, x.ndim > (o.nInputDims or x.ndim) and 2 or 1)
+end, {by_forward = true})
+for name, f in pairs {LogSigmoid = ops.log_sigmoid, TanhShrink = F.tanhshrink} do
+  layer(name, nil, function(x) return f(ops.clone(x)) end, {by_forward = true})
+end
+for name, row in pairs {
+  SoftPlus = {"beta=1 threshold=20", function(x, o) return ops.softplus(x, o.beta, o.threshold) end, function(y, g, o)
+    return ops.where(ops.gt(ops.mul(y, o.beta), o.threshold), g, ops.mul(g, ops.neg(ops.expm1(ops.mul(y, -o.beta)))))
+  end},
   SoftShrink = {"lambda=0.5", function(x, o) return F.softshrink(x, o.lambda) end},
   HardShrink = {"lambda=0.5", function(x, o) return F.hardshrink(x, o.lambda) end},
   GatedLinearUnit = {"dim=-1", function(x, o) return F.glu(x, o.dim) end},
@@ -145,25 +175,25 @@ for name, row in pairs {
   end},
   ELU = {"alpha=1 inplace=false", function(x, o)
     return ops.add(ops.relu(x), ops.mul(ops.sub(ops.exp(ops.clamp_range(x, -math.huge, 0)), 1), o.alpha))
-  end},
-  CReLU = {"nInputDims _inplace", function(x, o)
-    return ops.cat({ops.relu(x), ops.relu(ops.neg(x))}, x.ndim > (o.nInputDims or x.ndim) and 2 or 1)
-  end},
+  end, function(y, g, o) return ops.where(ops.gt(y, 0), g, ops.mul(g, ops.add(y, o.alpha))) end},
   WhiteNoise = {"mean=0 std=0.1", function(x, o)
     if o.train == false then return ops.mul(x, 1) end
     return ops.add(x, ops.add(ops.mul(ops.randn_like(x), o.std), o.mean))
   end},
 } do
-  layer(name, row[1], row[2])
+  layer(name, row[1], row[2], {of_output = row[3]})
 end
 for name, row in pairs {
-  SoftMax = {ops.softmax, true}, LogSoftMax = {ops.log_softmax, true}, SpatialSoftMax = {ops.softmax},
-  SpatialLogSoftMax = {ops.log_softmax}, SoftMin = {function(x, d) return ops.softmax(ops.neg(x), d) end, true},
+  SoftMax = {ops.softmax, ops.softmax_backward, true}, LogSoftMax = {ops.log_softmax, ops.log_softmax_backward, true},
+  SpatialSoftMax = {ops.softmax, ops.softmax_backward}, SpatialLogSoftMax = {ops.log_softmax, ops.log_softmax_backward},
+  SoftMin = {function(x, d) return ops.softmax(ops.neg(x), d) end,
+    function(g, y, d) return ops.softmax_backward(ops.neg(g), y, d) end, true},
 } do
-  local f, of_vectors = row[1], row[2]
-  layer(name, nil, function(x)
-    return ops.contiguous(f(x, (x.ndim == 3 or of_vectors and x.ndim == 1) and 1 or 2))
-  end)
+  local f, gradient, of_vectors = unpack(row)
+  local function dim_of(x) return (x.ndim == 3 or of_vectors and x.ndim == 1) and 1 or 2 end
+  layer(name, nil, function(x) return ops.contiguous(f(x, dim_of(x))) end, {
+    of_output = function(y, g) return gradient(g, y, dim_of(y)) end,
+  })
 end
 
 -- Draws o.noise of given sizes by draw(), but not to compute the last forward again.
@@ -204,7 +234,7 @@ for name, dims in pairs {SpatialDropout = 4, VolumetricDropout = 5} do
   end, {dims = dims, init = set_noise}).setp = Dropout.setp
 end
 layer("RReLU", "lower=0.125 upper=0.3333333333333333 inplace=false", function(x, o)
-  if o.train == false then return ops.leaky_relu(x, (o.lower + o.upper) / 2) end
+  if o.train == false or o.upper - o.lower <= 1e-6 then return ops.leaky_relu(x, (o.lower + o.upper) / 2) end
   return ops.mul(x, noise_of(o, x.shape, function()
     return ops.empty_like(x):uniform_(o.lower, o.upper):masked_fill_(ops.gt(x:detach(), 0), 1)
   end))

@@ -87,8 +87,8 @@ end
 -- Runs the layer under autograd; returns the record, a tape. again: true if it repeats a forward, which draws no new
 -- noise and changes no running values.
 local function run(self, input, again)
-  local tape, values, dims = {inputs = {}, params = {}, seen = {}, sizes_only = self.__sizes_only}, {again = again},
-    self.__dims
+  local tape, values, dims = {inputs = {}, params = {}, seen = {}, sizes_only = self.__sizes_only, again = again},
+    {again = again}, self.__dims
   local list, names = parameters_of(self)
   for i, p in ipairs(list) do values[names[i]] = leaves(p, tape.params, tape.seen) end
   tape.names = names
@@ -125,8 +125,8 @@ end
 local keep = Leaf.keep
 
 function Leaf:updateOutput(input)
-  local tape = run(self, input)
-  tapes[self] = tape
+  local tape = self.__of_output and {output = Leaf.value_of(self, tensor.raw_all(input))} or run(self, input)
+  tapes[self] = not self.__of_output and tape or nil
   if self.inplace == true and tensor.is(input) then
     raw(input):copy_(tape.output:detach())
     self.output = input
@@ -136,11 +136,22 @@ function Leaf:updateOutput(input)
   return self.output
 end
 
--- Returns the tape of the last forward if its input was this one and its parameters are the present ones; else a new
--- tape.
+-- Returns true if the leaves of a record have the sizes of these inputs.
+local function has_sizes_of(tape, input)
+  local list = {}
+  leaves(input, list)
+  for i, x in ipairs(list) do if not tape.inputs[i] or tape.inputs[i].shape ~= x.shape then return false end end
+  return #list == #tape.inputs
+end
+
+-- Returns the tape of the last forward if its input was this one and its parameters are the present ones, or if the
+-- gradient does not depend on what the input holds now; else a new tape.
 local function tape_of(self, input)
   local tape, at = tapes[self], {i = 0}
-  if tape and self.inplace == true and input == self.output then return tape end
+  if tape and (self.inplace == true and input == self.output or self.__by_forward
+    and unchanged(parameters_of(self), tape.seen, {i = 0}) and has_sizes_of(tape, input)) then
+    return tape
+  end
   if not (tape and unchanged({parameters_of(self), input}, tape.seen, at) and at.i == #tape.seen) then
     tape = run(self, input, true)
     tapes[self] = tape
@@ -170,14 +181,31 @@ local function as_input(input, grads, tape, at)
   return g and ops.contiguous(g) or ops.zeros_like(tape.inputs[at.i])
 end
 
+-- Computes the gradient of the input by the layer's formula, from what the output holds now, as Torch7's layer does.
+local function by_output(self, input, gradOutput)
+  local function fitted(y, g)
+    if type(y) == "table" then return lists.map(y, function(v, i) return fitted(v, g[i]) end) end
+    return tensor.fitted(self.__typename .. ": gradOutput", y, raw(g, "backward"):to(y.dtype))
+  end
+  local y = tensor.raw_all(self.output)
+  local g = named(self, self.__of_output, y, fitted(y, gradOutput), view_of(self, {}), tensor.raw_all(input))
+  return keep(self, "gradInput", each_tensor(g, ops.contiguous))
+end
+
 -- Computes the gradients of the input, if for_input, and adds those of the parameters multiplied by scale, if
 -- for_params. Returns gradInput.
 local function differentiate(self, input, gradOutput, for_input, for_params, scale)
-  local tape, outputs, weights, grads = tape_of(self, input), {}, {}, {}
+  if self.__of_output then return for_input and by_output(self, input, gradOutput) or self.gradInput end
+  local tape, outputs, weights, grads, ok = tape_of(self, input), {}, {}, {}, true
   named(self, flatten, tape.output, gradOutput, outputs, weights)
   local wanted = lists.joined(for_input and tape.inputs or {}, for_params and tape.params or {})
   if #wanted > 0 and #outputs > 0 then
-    grads = core.grad(outputs, wanted, {grad_outputs = weights, retain_graph = true, allow_unused = true})
+    ok, grads = pcall(core.grad, outputs, wanted, {grad_outputs = weights, retain_graph = true, allow_unused = true})
+  end
+  if not ok then -- a later layer may have changed an output that was saved: computes it again
+    if tape.again then error(grads, 0) end
+    tapes[self] = run(self, input, true)
+    return differentiate(self, input, gradOutput, for_input, for_params, scale)
   end
   for i, name in ipairs(for_params and tape.names or {}) do
     local g, to = grads[(for_input and #tape.inputs or 0) + i], self[grad_name(name)]
@@ -281,11 +309,15 @@ end
 ---   names            the fields that are parameters, if not weight and bias
 ---   fan(self)        the number of inputs of an output, if not that in a row of the weight
 ---   reset(self)      initializes the parameters, if they are not uniform
+---   of_output(y, g, o, x)  returns the gradient of the input from the output's content; no graph is recorded
+---   by_forward       true if the gradient depends on the last forward alone, whatever the input holds by then; the ops
+---                    of `compute` may save neither the input nor the output
 function Leaf.layer(name, fields, compute, how)
   local new, list = class.new("nn." .. name, "nn.Leaf"), fields_in(fields)
   how = how or {}
   new.__compute, new.__dims, new.__sizes, new.__fan = compute, how.dims, how.sizes, how.fan
   new.__names, new.reset, new.__defaults = how.names, how.reset, {}
+  new.__of_output, new.__by_forward = how.of_output, how.by_forward
   for _, field in ipairs(list) do new.__defaults[field.name] = field.kept and field or nil end
   function new:__init(...)
     Module.__init(self)

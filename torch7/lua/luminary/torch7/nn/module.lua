@@ -64,12 +64,8 @@ function Module:backward(input, gradOutput, scale)
   return self.gradInput
 end
 
---- Writes the fields of a module for torch.save; torch.load reads them. (net[i] is also in net.modules.)
-function Module:write(file)
-  local fields = lists.copy(self)
-  for i = #fields, 1, -1 do fields[i] = nil end
-  file:writeObject(fields)
-end
+--- Writes the fields of a module for torch.save; torch.load reads them.
+function Module:write(file) file:writeObject(Module.fields_to_write(self)) end
 Module.read = files.read_fields
 
 function Module:children() return self.modules or {} end
@@ -219,9 +215,7 @@ end
 
 function Module:clearState()
   for _, name in ipairs {"output", "gradInput"} do
-    if self[name] ~= nil then
-      self[name] = type(self[name]) == "table" and {} or tensor.types[self:type()].new()
-    end
+    if self[name] ~= nil then self[name] = type(self[name]) == "table" and {} or tensor.types[self:type()].new() end
   end
   for _, child in ipairs(self:children()) do child:clearState() end
   return self
@@ -269,9 +263,7 @@ local function copy_of(v, made, part)
   elseif type(v) == "table" and (getmetatable(v) == nil or class.typename(v)) then
     local new = setmetatable({}, getmetatable(v))
     made[v] = new
-    for key, each in pairs(v) do
-      new[copy_of(key, made, part)] = copy_of(each, made, part)
-    end
+    for key, each in pairs(v) do new[copy_of(key, made, part)] = copy_of(each, made, part) end
   else
     return v
   end
@@ -282,29 +274,44 @@ end
 function Module.copy_of(object) return copy_of(object, {}, in_new_memory(object, ops.clone, {})) end
 
 --- Returns a copy with its own parameters, except those named, "weight", "gradWeight", …, which both share.
-function Module:clone(...)
-  return Module.copy_of(self):share(self, ...)
-end
+function Module:clone(...) return Module.copy_of(self):share(self, ...) end
 
+-- Converts the tensors in the fields of an object; modules and criterions in them by their own method `type`.
+local function convert_fields(object, name, cache)
+  for _, v in pairs(object) do
+    if type(v) == "table" and not cache.seen[v] then
+      cache.seen[v] = true
+      if class.isTypeOf(v, "nn.Module") or class.isTypeOf(v, "nn.Criterion") then
+        v:type(name, cache)
+      else
+        convert_fields(v, name, cache)
+      end
+    elseif tensor.is(v) and not v:type():find "Long" and v:type() ~= name then
+      v:set(tensor.wrap(cache.part(v)))
+    end
+  end
+end
 --- Converts all tensors of an object, a module or a table, except LongTensors; those that share memory still do.
 --- `cache` is a table for several calls whose objects share memory.
 function Module.convert(object, name, cache)
-  local function converted(x) return tensor.wrap(x):type(name):raw() end
-  local part = in_new_memory(object, converted, cache or {})
-  each_tensor(object, function(t)
-    if not t:type():find "Long" and t:type() ~= name then t:set(tensor.wrap(part(t))) end
-  end, {})
+  cache = cache or {}
+  local is_inside = cache.seen
+  if not is_inside then
+    local function converted(x) return tensor.wrap(x):type(name):raw() end
+    cache.part, cache.seen = in_new_memory(object, converted, cache), {[object] = true}
+  end
+  convert_fields(object, name, cache)
+  if not is_inside then cache.seen = nil end
   return object
 end
 
 function Module:type(name, cache)
   if name == nil then return self._type or self.output and tensor.is(self.output) and self.output:type() end
   self._type = name
-  self:apply(function(m) m._type = name end)
   return Module.convert(self, name, cache)
 end
 for name, kind in pairs {float = "FloatTensor", double = "DoubleTensor", cuda = "CudaTensor"} do
-  Module[name] = function(self) return self:type("torch." .. kind) end
+  Module[name] = function(self, ...) return self:type("torch." .. kind, ...) end
 end
 
 return Module

@@ -66,7 +66,7 @@ for name, transposed in pairs {SpatialConvolutionMap = false, SpatialFullConvolu
   layer(name, "connTable kW# kH#=kW dW=1 dH=1", function(x, o)
     local t = o.connTable:to "int64"
     local from, to = ops.select(t, 2, 1), ops.select(t, 2, 2)
-    local a, b, n, m = to, from, o.nOutputPlane, o.nInputPlane
+    local a, b, n, m = to, from, o.nOutputPlane, math.max(o.nInputPlane, x:size(2)) -- the table may leave planes out
     if transposed then a, b, n, m = b, a, m, n end
     local all = ops.zeros({n * m, o.kH * o.kW}, {dtype = x.dtype, device = x.device})
     all = ops.index_add(all, 1, ops.add(ops.mul(ops.sub(a, 1), m), b), ops.reshape(o.weight, {t:size(1), -1}))
@@ -86,11 +86,11 @@ end
 -- A convolution with own weights at each position.
 local function window_of(o) return o.nInputPlane * o.kW * o.kH end
 layer("SpatialConvolutionLocal", "nInputPlane# nOutputPlane# iW# iH# kW# kH# dW=1 dH=1 padW=0 padH=padW", function(x, o)
-  local windows = F.unfold(x, axes(o, "k", 2), {stride = axes(o, "d", 2), padding = axes(o, "pad", 2)})
+  local windows = F.unfold(ops.clone(x), axes(o, "k", 2), {stride = axes(o, "d", 2), padding = axes(o, "pad", 2)})
   local y = ops.matmul(ops.reshape(o.weight, {o.oH * o.oW, o.nOutputPlane, -1}), ops.permute(windows, {3, 2, 1}))
   return ops.add(ops.reshape(ops.permute(y, {3, 2, 1}), {x:size(1), o.nOutputPlane, o.oH, o.oW}), o.bias)
 end, {
-  dims = 4, fan = window_of,
+  dims = 4, fan = window_of, by_forward = true,
   init = function(o)
     o.oW = math.floor((o.iW + 2 * o.padW - o.kW) / o.dW) + 1
     o.oH = math.floor((o.iH + 2 * o.padH - o.kH) / o.dH) + 1
@@ -102,9 +102,10 @@ end, {
 layer("SpatialDepthWiseConvolution", "nInputPlane# nOutputPlane# kW# kH#=kW dW=1 dH=1 padW=0 padH=padW", function(x, o)
   local weight = ops.reshape(ops.transpose(o.weight, 1, 2), {-1, 1, o.kH, o.kW})
   local bias = o.bias and ops.reshape(ops.transpose(o.bias, 1, 2), {-1})
-  return F.conv2d(x, weight, bias, {stride = axes(o, "d", 2), padding = axes(o, "pad", 2), groups = o.nInputPlane})
+  return F.conv2d(ops.clone(x), weight, bias, {stride = axes(o, "d", 2), padding = axes(o, "pad", 2),
+    groups = o.nInputPlane})
 end, {
-  dims = 4, fan = function(o) return o.kW * o.kH end,
+  dims = 4, by_forward = true, fan = function(o) return o.kW * o.kH end,
   sizes = function(o)
     return {weight = {o.nOutputPlane, o.nInputPlane, o.kH, o.kW}, bias = {o.nOutputPlane, o.nInputPlane}}
   end,
@@ -126,19 +127,22 @@ end, {
 for name, n in pairs {SpatialMaxUnpooling = 2, VolumetricMaxUnpooling = 3} do
   local pool, undo = F[("max_pool%dd"):format(n)], F[("max_unpool%dd"):format(n)]
   local new = layer(name, "pooling", function(x, o)
-    local window = o.indices.ndim - n + 1
+    local window = #o.sizes - n + 1
     local flat, of = {-1, 1, unpack(x.shape, window)}, o.pooling
     local y = undo(ops.reshape(x, flat), ops.reshape(o.indices:to "int64", flat), axes(of, "k", n),
       {stride = axes(of, "d", n), padding = axes(of, "pad", n), output_size = {unpack(o.sizes, window)}})
     return ops.reshape(y, o.sizes)
-  end)
+  end, {init = function(self) if self.pooling then self.pooling.keeps_indices = true end end})
   function new:updateOutput(x)
     local tape, of = Leaf.tapes[self.pooling], self.pooling
     if tape then
       local source = tape.inputs[1]:detach()
-      local _, indices = pool(source, axes(of, "k", n), {stride = axes(of, "d", n), padding = axes(of, "pad", n),
-        ceil_mode = of.ceil_mode, return_indices = true})
-      self.indices, self.sizes = wrap(indices), lists.slice(source.shape)
+      if not (of.keeps_indices and of.indices) then -- from now on it has them
+        local _, indices = pool(source, axes(of, "k", n), {stride = axes(of, "d", n), padding = axes(of, "pad", n),
+          ceil_mode = of.ceil_mode, return_indices = true})
+        of.indices, of.keeps_indices = wrap(indices), true
+      end
+      self.indices, self.sizes = of.indices, lists.slice(source.shape)
     end
     return Leaf.updateOutput(self, x)
   end
@@ -156,25 +160,41 @@ layer("TemporalDynamicKMaxPooling", "minK# factor=0", function(x, o)
   local k = math.max(o.minK, math.ceil(o.factor * x:size(d)))
   local _, at = ops.topk(x:detach(), k, d)
   return ops.gather(x, d, (ops.topk(at, k, d, {largest = false})))
-end)
+end, {by_forward = true})
 
 -- ---- normalized weights
 
 -- Defines a module around `inner` whose weight is g * v / |v|, with a length for each entry of the weight's dim.
 local WeightNorm, Decorator = Module.define("WeightNorm", "Decorator", function(self, inner, outputDim)
+  local weight, sizes = inner.weight, inner.weight:size()
   self.outputDim = outputDim or 1
-  self.bias, self.gradBias = inner.bias, inner.gradBias
-  self.v = inner.weight:clone()
-  self.g = wrap(ops.contiguous(self:lengths(self.v:raw())))
+  self.bias, self.gradBias, self.weightSize, self.viewOut = inner.bias, inner.gradBias, sizes, weight:size()
+  local n = table.remove(self.viewOut, self.outputDim)
+  table.insert(self.viewOut, 1, n)
+  self.viewIn = tensor.sizes {n, weight:nElement() / n}
+  self.v = weight.new(self.viewIn):normal(0, math.sqrt(2 / self.viewIn[2]))
+  self.g = wrap(self.lengths(self.v:raw()))
+  if self.bias then self.bias:zero() end
   self.gradV, self.gradG = self.v:clone():zero(), self.g:clone():zero()
+  self._norm, self._scale = self.g:clone(), self.g:clone()
 end, nil, function(self, ...) return self.modules[1]:updateGradInput(...) end)
 WeightNorm.__names, WeightNorm.parameters, WeightNorm.backward = {"v", "g", "bias"}, Module.parameters, Module.backward
-function WeightNorm:lengths(v)
-  local dims = {}
-  for d = 1, v.ndim do if d ~= self.outputDim then dims[#dims + 1] = d end end
-  return ops.sqrt(ops.sum(ops.square(v), dims, {keepdim = true}))
+WeightNorm.eps = 1e-4 -- Torch7 adds it to the sum of squares
+function WeightNorm.lengths(v, eps) return ops.sqrt(ops.add(ops.sum(ops.square(v), 2, {keepdim = true}), eps or 0)) end
+-- Returns the weight, whose parts along the dim outputDim are rows g * v / |v|.
+function WeightNorm:computed(v, g)
+  local rows, order = ops.div(ops.mul(v, ops.reshape(g, {-1, 1})), self.lengths(v, self.eps)), {}
+  local sizes = tensor.sizes_from(self.viewOut)
+  for d = 1, #sizes do order[d] = d == self.outputDim and 1 or d < self.outputDim and d + 1 or d end
+  return ops.permute(ops.reshape(rows, sizes), order)
 end
-function WeightNorm:computed(v, g) return ops.div(ops.mul(v, g), self:lengths(v)) end
+function WeightNorm:read(file) -- Torch7's file has no weight of the inner module
+  Decorator.read(self, file)
+  local inner = self.modules[1]
+  inner.weight = inner.weight or self.v.new(self.weightSize)
+  inner.gradWeight = inner.gradWeight or self.v.new(self.weightSize):zero()
+  inner.weight:copy(wrap(self:computed(self.v:raw(), self.g:raw())))
+end
 function WeightNorm:updateOutput(input)
   self.modules[1].weight:copy(wrap(self:computed(self.v:raw(), self.g:raw())))
   self.modules[1].bias = self.bias
@@ -195,12 +215,24 @@ local LinearWeightNorm = class.new("nn.LinearWeightNorm", "nn.WeightNorm")
 function LinearWeightNorm:__init(i, o, bias)
   WeightNorm.__init(self, nn.Linear(i, o, bias))
   self.inputSize, self.outputSize, self.weight = i, o, self.modules[1].weight
+  self.modules[1]:reset()
+  self.v:copy(self.weight)
+  self.g:copy(wrap(self.lengths(self.v:raw())))
+  self.eps, self.norm, self.scale = 1e-16, self.g:clone(), self.g:clone()
+end
+function LinearWeightNorm:read(file) -- Torch7's has no Linear inside
+  Module.read(self, file)
+  if self.modules then return end
+  local bias, grad = self.bias, self.gradBias
+  local made = nn.LinearWeightNorm(self.inputSize, self.outputSize, bias ~= nil):type(self.v:type())
+  for key, v in pairs(made) do if rawget(self, key) == nil then self[key] = v end end
+  self.modules[1].bias, self.modules[1].gradBias, self.gradV = bias, grad, self.gradV:viewAs(self.v)
 end
 --- nn.LinearWeightNorm.fromLinear(linear): Returns a layer that computes the same.
 function LinearWeightNorm.fromLinear(linear)
   local made = nn.LinearWeightNorm(linear.weight:size(2), linear.weight:size(1), linear.bias ~= nil)
   made.v:copy(linear.weight)
-  made.g:raw():copy_(made:lengths(made.v:raw()))
+  made.g:raw():copy_(made.lengths(made.v:raw()))
   if linear.bias then made.bias:copy(linear.bias) end
   return made
 end
@@ -331,7 +363,7 @@ for name, n in pairs {Spatial = 2, Volumetric = 3} do
     end
     return pool(x, kernel, {output_size = out, _random_samples = random})
   end, {
-    dims = n + 2,
+    dims = n + 2, by_forward = true,
     init = function(self, ...)
       for i, letter in ipairs(letters) do
         local size = options.arg("nn." .. name, "out" .. letter, (select(n + i, ...)), "number")

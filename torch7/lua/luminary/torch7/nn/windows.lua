@@ -28,6 +28,7 @@ for name, row in pairs {
   SpatialFullConvolution = {2, full2, true}, VolumetricFullConvolution = {3, full3, true},
 } do
   local n, fields, is_full = unpack(row)
+  local by_forward = name:find "Convolution" and not is_full and not name:find "Dilated" -- Torch7's keep windows
   local conv = F[(is_full and "conv_transpose%dd" or "conv%dd"):format(n)]
   local function shape_of(o)
     local first, second = o.nOutputPlane, o.nInputPlane
@@ -44,10 +45,10 @@ for name, row in pairs {
       end
     end
     if weight.ndim == 2 then weight = ops.reshape(weight, shape_of(o)) end -- as SpatialConvolutionMM of Torch7 has it
-    return conv(x, weight, o.bias, how)
+    return conv(by_forward and ops.clone(x) or x, weight, o.bias, how)
   end
   layer(name, planes .. fields, compute, {
-    dims = not is_full and n + 2 or nil, sizes = function(o)
+    by_forward = by_forward, dims = not is_full and n + 2 or nil, sizes = function(o)
       local shape = shape_of(o)
       if name == "SpatialConvolutionMM" then shape = {shape[1], lists.product(shape) / shape[1]} end
       return {weight = shape, bias = {o.nOutputPlane}}
@@ -74,13 +75,15 @@ for name, row in pairs {
     if is_average then
       how.count_include_pad, how.divisor_override = o.count_include_pad, o.divide == false and 1 or nil
     else
-      how.dilation = axes(o, "dilation", n)
+      how.dilation, how.return_indices = axes(o, "dilation", n), o.keeps_indices
     end
-    return pool(x, axes(o, "k", n), how)
+    local y, indices = pool(x, axes(o, "k", n), how)
+    if o.keeps_indices then o.indices = indices end -- for an unpooling layer
+    return y
   end
   for _, prefix in ipairs(is_average and {""} or {"", "Dilated"}) do
     local new = layer((name:gsub("%u%l+Pooling", prefix .. "%0")), fields .. (is_average and "" or " ceil_mode=false"),
-      compute, {dims = n + 2})
+      compute, {dims = n + 2, by_forward = not is_average})
     for method, field in pairs {ceil = {"ceil_mode", true}, floor = {"ceil_mode", false},
       setCountIncludePad = {"count_include_pad", true}, setCountExcludePad = {"count_include_pad", false}} do
       new[method] = function(self)
@@ -92,7 +95,7 @@ for name, row in pairs {
 end
 layer("SpatialAdaptiveMaxPooling", "W# H#=W", function(x, o)
   return F.adaptive_max_pool2d(x, {o.H, o.W})
-end, {dims = 4})
+end, {dims = 4, by_forward = true})
 layer("SpatialAdaptiveAveragePooling", "W# H#=W", function(x, o)
   return F.adaptive_avg_pool2d(x, {o.H, o.W})
 end, {dims = 4})
@@ -103,7 +106,7 @@ end, {dims = 4})
 -- ---- normalization
 
 for name, dims in pairs {BatchNormalization = 2, SpatialBatchNormalization = 4, VolumetricBatchNormalization = 5} do
-  layer(name, "_nOutput# eps=1e-5 momentum=0.1 affine=true", function(x, o)
+  local new = layer(name, "_nOutput# eps=1e-5 momentum=0.1 affine=true", function(x, o)
     local training = o.train ~= false
     if training and x:numel() <= x:size(2) then -- one value for each channel, whose deviation is 0
       local sizes = {-1}
@@ -127,6 +130,15 @@ for name, dims in pairs {BatchNormalization = 2, SpatialBatchNormalization = 4, 
       self.running_var:fill(1)
     end,
   })
+  -- save_mean and save_std are the mean and 1 / deviation of the last batch in training, computed when they are read.
+  function new.__index(self, key)
+    if key ~= "save_mean" and key ~= "save_std" then return new[key] end
+    if not Leaf.tapes[self] or self.train == false then return nil end
+    local x, over = Leaf.tapes[self].inputs[1]:detach(), {1, 3, 4, 5}
+    x, over = x.ndim < dims and ops.unsqueeze(x, 1) or x, {unpack(over, 1, math.max(dims - 1, 1))}
+    return tensor.wrap(key == "save_mean" and ops.mean(x, over)
+      or ops.rsqrt(ops.add(ops.var(x, over, {correction = 0}), self.eps)))
+  end
 end
 layer("SpatialCrossMapLRN", "size# alpha=1e-4 beta=0.75 k=1", function(x, o)
   return F.local_response_norm(x, o.size, {alpha = o.alpha, beta = o.beta, k = o.k})
@@ -168,8 +180,9 @@ layer("UpSampling", "scale_factor mode", function(x, o) return resized(x, o, o.m
 
 -- Defines a layer that computes f(windows, o) of windows of kW frames, [n, windows, features, kW].
 local function temporal(name, fields, f, sizes, fan)
-  local function compute(x, o) return f(ops.unfold(x, 2, o.kW, o.dW), o) end
-  layer(name, fields, compute, {dims = 3, sizes = sizes, fan = fan})
+  local by_forward = name:find "Row" or not sizes
+  local function compute(x, o) return f(ops.unfold(by_forward and sizes and ops.clone(x) or x, 2, o.kW, o.dW), o) end
+  layer(name, fields, compute, {dims = 3, sizes = sizes, fan = fan, by_forward = by_forward})
 end
 local function window_of(self) return self.kW end
 temporal("TemporalConvolution", "inputFrameSize# outputFrameSize# kW# dW=1", function(windows, o)
@@ -181,7 +194,7 @@ end, function(o) return {weight = {o.inputFrameSize, 1, o.kW}, bias = {o.inputFr
 temporal("TemporalSubSampling", "inputFrameSize# kW# dW=1", function(windows, o)
   return ops.add(ops.mul(ops.sum(windows, -1), o.weight), o.bias)
 end, function(o) return {weight = {o.inputFrameSize}, bias = {o.inputFrameSize}} end, window_of)
-temporal("TemporalMaxPooling", "kW# dW=kW", function(windows) return ops.amax(windows, -1) end)
+temporal("TemporalMaxPooling", "kW# dW=kW", function(windows) return (core.max(windows, -1)) end)
 layer("SpatialSubSampling", "nInputPlane# kW# kH#=kW dW=1 dH=1", function(x, o)
   local sums = ops.mul(F.avg_pool2d(x, axes(o, "k", 2), {stride = axes(o, "d", 2)}), o.kW * o.kH)
   return ops.add(ops.mul(sums, o.weight:view {-1, 1, 1}), o.bias:view {-1, 1, 1})
