@@ -263,41 +263,38 @@ function Graph:new_slot()
   return self.slots
 end
 
--- Adds a tensor of the model: a "parameter", a "buffer" or a "constant". Those that do not change are known.
-function Graph:add_tensor(scope, name, value, kind, known)
+-- Adds a tensor of the model: a "parameter", a "buffer" or a "constant". Those that do not change are known. label: its
+-- name in the module, nil: the same.
+function Graph:add_tensor(scope, name, value, kind, known, label)
   local slot = self:new_slot()
   scope.names[name], self.kept[slot] = slot, true
   if known or not (is_tensor(value) and is_float(value)) then self.constants[slot] = value end
-  self.tensors[#self.tensors + 1] = {name = name, slot = slot, value = value, kind = kind}
+  self.tensors[#self.tensors + 1] = {name = label or name, slot = slot, value = value, kind = kind}
   return slot
 end
 
--- Inputs that are not trained: statistics, and settings, which are known once the file is read.
-local untrained = {
-  BatchNormalization = {[4] = "statistics", [5] = "statistics"}, Clip = {[2] = "setting", [3] = "setting"},
-  Resize = {[2] = "setting", [3] = "setting"}, Upsample = {[2] = "setting"}, Pad = {[3] = "setting"},
-  Dropout = {[2] = "setting"}, QuantizeLinear = {[2] = "statistics"}, DequantizeLinear = {[2] = "statistics"},
-  Range = {"setting", "setting", "setting"}, Pow = {[2] = "setting"},
+-- Inputs that are settings, which are known once the file is read, unless they train.
+local settings = {
+  Clip = {2, 3}, Resize = {2, 3}, Upsample = {2}, Pad = {3}, Dropout = {2}, Range = {1, 2, 3}, Pow = {2},
 }
 
--- Adds a graph's initializers: floating ones as parameters, except those that `untrained` lists; others as buffers.
+-- Adds a graph's initializers: those that train (roles.lua) as parameters, others as buffers.
 function Graph:add_initializers(g, scope)
-  local uses, inputs = {}, {}
+  local known, inputs = {}, {}
   for _, node in ipairs(g.node or {}) do
-    for k, use in pairs(untrained[node.op_type] or {}) do uses[(node.input or {})[k] or ""] = use end
+    for _, k in ipairs(settings[node.op_type] or {}) do known[(node.input or {})[k] or ""] = true end
   end
   for _, input in ipairs(g.input or {}) do inputs[input.name or ""] = true end
-  local function add(name, value)
+  local function add(message, value)
+    local name, kind = message.name or "", message.trains and "parameter" or "buffer"
     if scope.names[name] then self.fail("two initializers are named '%s'", printable_name(name, 100)) end
-    local trains = is_tensor(value) and is_float(value) and not uses[name]
-    return self:add_tensor(scope, name, value, trains and "parameter" or "buffer", uses[name] == "setting")
+    return self:add_tensor(scope, name, value, kind, known[name] and not message.trains, message.label)
   end
   for _, message in ipairs(g.initializer or {}) do
-    local name = message.name or ""
-    local slot = add(name, self.read_tensor(message, self.fail))
+    local name, slot = message.name or "", add(message, self.read_tensor(message, self.fail))
     if inputs[name] and self.ir_version >= 4 then self.constants[slot], self.overridable[name] = nil, slot end
   end
-  for _, sparse in ipairs(g.sparse_initializer or {}) do add((sparse.values or {}).name or "", self:dense(sparse)) end
+  for _, sparse in ipairs(g.sparse_initializer or {}) do add(sparse.values or {}, self:dense(sparse)) end
 end
 
 --- Returns the dense tensor of a sparse one's message: values at indices, flat [n] or [n, dims], from 0.
@@ -412,6 +409,13 @@ function Graph:add_node(message, scope, steps, versions, references)
     if self.failed then error(f, 0) end -- an error of self.fail
     self.fail("node %s: %s", node.text, text_of(f))
   end
+  local weight = is_constant and (node.value or (node.sparse_value or {}).values)
+  if weight and weight.trains then -- once for all calls of a function that has it
+    local slot = self.weights[weight]
+      or self:add_tensor(scope, names[1] or "", f, "parameter", false, weight.label)
+    scope.names[names[1] or ""], self.weights[weight] = slot, slot
+    return
+  end
   local run = not is_constant and runner(f, node.inputs, how)
   local values = is_constant and {f} or fold(node, run, how)
   for i, name in ipairs(values and names or {}) do
@@ -497,7 +501,7 @@ end
 function graph.prepare(model, size, read_tensor, fail, unsupported_model)
   local self = setmetatable({
     slots = 0, nodes = 0, depth = 0, dense_elements = 0, constants = {}, kept = {}, tensors = {}, functions = {},
-    lacking = {}, plans = {}, overridable = {}, versions = versions_of(model.opset_import),
+    lacking = {}, plans = {}, weights = {}, overridable = {}, versions = versions_of(model.opset_import),
     read_tensor = read_tensor, ir_version = model.ir_version or 3,
     find_op = load_module("luminary.onnx.ops").find,
   }, Graph)

@@ -174,8 +174,18 @@ local function infos_text(infos)
   return table.concat(parts, ", ")
 end
 
+-- Returns the list of parameters; warns if there are none, as someone who trains the network wants them.
+function Model:parameters()
+  local list = nn.Module.parameters(self)
+  if #list == 0 then
+    core.warn(("onnx: no tensor of '%s' trains, since no node reads a floating one as a weight of a layer; name some in "
+      .. "lm.onnx.load's option trainable"):format(printable_name(self.source, 100)))
+  end
+  return list
+end
+
 function Model:extra_repr()
-  local count = lists.sum(self:parameters(), core.methods.numel)
+  local count = lists.sum(nn.Module.parameters(self), core.methods.numel)
   return ("'%s', %s -> %s, %d nodes, %d parameters"):format(printable_name(self.source, 100), infos_text(self.inputs),
     infos_text(self.outputs), self.node_count, count)
 end
@@ -190,7 +200,11 @@ end
 
 --- Reads the model of an ONNX file: returns a module in evaluation mode, whose parameters and buffers have the names of
 --- the graph's initializers. A call takes the graph's inputs in order, or in a table by name, and returns its outputs.
-onnx.load = signature.of("load(path: string, {device: any?})", function(path, opts)
+onnx.load = signature.of("load(path: string, {device: any?, trainable: any?})", function(path, opts)
+  local kinds = {boolean = true, table = true, ["function"] = true, ["nil"] = true}
+  if not kinds[type(opts.trainable)] or is_tensor(opts.trainable) then
+    options.must_be("onnx.load", "trainable", "a boolean, a table of booleans by name, or a function", opts.trainable)
+  end
   local function fail(...) options.fail_in_file(path, ...) end
   local function unsupported(...) options.unsupported_file(path, ...) end
   local model, size = tensors.read(path)
@@ -202,6 +216,7 @@ onnx.load = signature.of("load(path: string, {device: any?})", function(path, op
         unsupported("input '%s' is of the unsupported type %s", printable_name(info.name, 100), info.dtype or info.kind)
       end
     end
+    tensors.mark(model, read_tensor, opts.trainable)
     return Model(path, graph.prepare(model, size, read_tensor, fail, unsupported), inputs):eval()
   end)
   close()

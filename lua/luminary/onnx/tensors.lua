@@ -1,6 +1,7 @@
 --- Reads ONNX files: their messages as tables (bind/io/onnx.c), and their tensors.
 local core = require "luminary.core"
 local lists = require "luminary.base.lists"
+local load_module = require "luminary.base.load_module"
 local options = require "luminary.base.options"
 local printable_name = require "luminary.base.printable_name"
 local Source = require "luminary.file_formats.source"
@@ -16,6 +17,9 @@ tensors.absent = lists.set [[
   float8_e8m0fnu uint2 int2]]
 tensors.number_of = {}
 for number, name in ipairs(tensors.dtypes) do tensors.number_of[name] = number end
+
+--- Property of a model of lm.onnx.export: the names of tensors that were parameters, one a line.
+tensors.TRAINS = "luminary.parameters"
 
 --- Reads the messages of the file at a path; returns a table of the model, as in io/onnx.proto, and the file's size.
 function tensors.read(path)
@@ -117,6 +121,18 @@ function tensors.lacks(dtype)
   return tensors.absent[dtype] and not Source.becomes[dtype] and not dtype:find "int[24]$"
 end
 
+-- Returns whether a message has a floating tensor that can be read.
+local function is_float(message)
+  local dtype = tensors.dtypes[message.data_type or 0] or ""
+  return dtype:find "float" and not tensors.lacks(dtype)
+end
+--- Marks the tensors of a model that train (roles.lua), and names all. read: see reader.
+function tensors.mark(model, read, trainable)
+  local written = lists.find(model.metadata_props or {}, function(entry) return entry.key == tensors.TRAINS end)
+  local stated = written and lists.set(lists.parts(written.value or "", "[^\n]+"))
+  load_module "luminary.onnx.roles"(model, read, is_float, stated, trainable)
+end
+
 --- Describes the type of an input or output of a graph: {name, kind = "tensor", "sequence", "optional" or "map", dtype,
 --- dims = list of numbers and names, or nil}.
 function tensors.described(value)
@@ -152,24 +168,42 @@ function tensors.inputs_of(graph)
   return inputs
 end
 
---- Returns what a file has for lm.load: its initializers by name, a list of those of unsupported dtypes, and metadata:
---- inputs and outputs with their types, numbers of nodes by op, versions.
+-- Calls take(message, name) for the initializers of a graph, and for the weights in its nodes and the graphs in them.
+local function each_tensor(g, take, is_inner)
+  for i, message in ipairs(g.initializer or {}) do
+    if not is_inner or message.trains then take(message, message.label or message.name or "#" .. i) end
+  end
+  for _, node in ipairs(g.node or {}) do
+    for _, attribute in ipairs(node.attribute or {}) do
+      if attribute.t and attribute.t.trains then take(attribute.t, attribute.t.label) end
+      for _, inner in ipairs(lists.joined({attribute.g}, attribute.graphs or {})) do each_tensor(inner, take, true) end
+    end
+  end
+end
+
+--- Returns what a file has for lm.load: its initializers and the weights in its nodes by name, a list of those of
+--- unsupported dtypes, with a field trains = set of the names of those that train, and metadata: inputs and outputs with
+--- their types, numbers of nodes by op, versions.
 function tensors.load(path)
   local model = tensors.read(path)
   local read, close = tensors.reader(path)
-  local graph, values, lacking, about = model.graph or {}, {}, {}, {
+  local graph, values, lacking, about = model.graph or {}, {}, {trains = {}}, {
     inputs = {}, outputs = {}, nodes = {}, operators = {}, properties = {}, ir_version = model.ir_version,
     producer = model.producer_name and model.producer_name .. " " .. (model.producer_version or ""),
   }
   local ok, problem = pcall(function()
-    for i, message in ipairs(graph.initializer or {}) do
-      local name, dtype = message.name or "#" .. i, tensors.dtypes[message.data_type or 0] or "an unknown dtype"
+    tensors.mark(model, read)
+    local function take(message, name)
+      local dtype = tensors.dtypes[message.data_type or 0] or "an unknown dtype"
       if dtype:find "^an? " or dtype == "string" or tensors.lacks(dtype) then
         lacking[#lacking + 1] = ("'%s' (%s)"):format(printable_name(name, 200), dtype)
       else
         values[name] = read(message, function(...) options.fail_in_file(path, ...) end)
+        lacking.trains[name] = message.trains or nil
       end
     end
+    each_tensor(graph, take)
+    for _, f in ipairs(model.functions or {}) do each_tensor(f, take, true) end
   end)
   close()
   if not ok then error(problem, 0) end
