@@ -1,58 +1,13 @@
 -- Which tensors of an ONNX file train: the rule, weights in constant nodes, the option trainable, and inspect.
 local lm = require "luminary"
 local class = require "luminary.base.class"
+local files = require "spec.support.onnx_files"
 local needs = require "spec.support.needs"
 local temp = require "spec.support.temp"
-local core = lm.core
+local info, tensor, nodes_of = files.info, files.tensor, files.nodes
 
 local folder
-
-local function info(name, dtype) return {name = name, type = {tensor_type = {elem_type = dtype or 1}}} end
-
--- Returns the message of a tensor; a table of sizes becomes random numbers.
-local function tensor(name, value)
-  local x = lm.is_tensor(value) and value or lm.randn(value)
-  local numbers = {float32 = 1, float64 = 11, float16 = 10, bfloat16 = 16, int64 = 7, bool = 9, int8 = 3}
-  local raw = core.view_as(x:contiguous(), "uint8", {x.nbytes}, {1}, 0)
-  return {name = name, data_type = numbers[x.dtype], dims = {unpack(x.shape)}, raw_data = raw}
-end
-
--- Returns a node {op, inputs, outputs, attributes}: attributes are integers, lists, graphs or tensors (messages).
-local function node(text)
-  local message = {
-    op_type = text[1]:match "[^.]+$", domain = text[1]:match "^(.*)%.", input = {}, output = {}, attribute = {},
-  }
-  for name in text[2]:gmatch "%S+" do table.insert(message.input, name == "-" and "" or name) end
-  for name in text[3]:gmatch "%S+" do table.insert(message.output, name) end
-  for name, v in pairs(text[4] or {}) do
-    local fields = type(v) == "number" and {type = 2, i = v} or type(v) == "string" and {type = 3, s = v}
-      or v.data_type and {type = 4, t = v} or v.node and {type = 5, g = v} or {type = 7, ints = v}
-    fields.name = name
-    table.insert(message.attribute, fields)
-  end
-  return message
-end
-
-local function nodes_of(list)
-  local out = {}
-  for i, each in ipairs(list) do out[i] = node(each) end
-  return out
-end
-
--- Writes a model of nodes from x (and more inputs) to y; tensors: values by name. Returns its path.
-local function write(nodes, tensors, more)
-  more = more or {}
-  local graph = {name = "g", node = nodes_of(nodes), input = more.input or {info "x"}, output = {info "y"}}
-  graph.initializer = {}
-  for name, value in pairs(tensors) do table.insert(graph.initializer, tensor(name, value)) end
-  local path = folder .. "/made.onnx"
-  core.onnx_write(path, {
-    ir_version = 8, graph = graph, functions = more.functions,
-    opset_import = {{domain = "", version = more.version or 17}, {domain = "com.microsoft", version = 1},
-      {domain = "d", version = 1}},
-  })
-  return path
-end
+local function write(...) return files.write(folder, ...) end
 
 local function names_of(net)
   local names = {}
@@ -81,7 +36,7 @@ describe("which tensors of an ONNX file train", function()
         w = lm.randn(3, 4):to(dtype), b = lm.randn(4):to(dtype), two = lm.full({}, 2):to(dtype),
         eps = lm.full({1}, 1e-3):to(dtype), scale = lm.full({}, 0.5):to(dtype),
         mask = lm.full({2, 4}, -math.huge):tril(-1):triu(-1):nan_to_num(0, 0, -math.huge):to(dtype),
-      }, {input = {info("x", ({float32 = 1, float64 = 11, float16 = 10, bfloat16 = 16})[dtype])}})
+      }, {input = {info("x", files.numbers[dtype])}})
       local net = lm.onnx.load(path)
       assert.equal("b w", names_of(net))
       local x, opt, losses = lm.randn(2, 3):to(dtype), lm.optim.SGD(net:parameters(), {lr = 0.05}), {}
