@@ -36,6 +36,13 @@ local MOST_DENSE = 2 ^ 31 -- elements of all sparse tensors, which are small in 
 -- Returns x as another tensor with its memory, so that freeing one leaves the other.
 local function alias(x) return is_tensor(x) and ops.view(x, x.shape) or x end
 
+-- Returns r, a result of a step, as another tensor if it is one of the step's inputs, or its result a, b or c.
+local function apart(r, step, frame, a, b, c)
+  local is_same = rawequal(r, a) or rawequal(r, b) or rawequal(r, c)
+  for _, slot in ipairs(step.inputs) do is_same = is_same or rawequal(r, frame[slot]) end
+  return is_same and alias(r) or r
+end
+
 -- Returns a function(frame) that calls f with the values of slots. how: see ops/init.lua.
 local function runner(f, slots, how)
   local a, b, c, d = slots[1], slots[2], slots[3], slots[4]
@@ -84,10 +91,18 @@ function graph.run(steps, frame)
     frame.step = step
     local r1, r2, r3, r4 = step.run(frame)
     if step.list then
-      for i, slot in ipairs(step.outputs) do frame[slot] = r1[i] end
+      local seen = {}
+      for _, slot in ipairs(step.inputs) do seen[frame[slot] or false] = true end
+      for i, slot in ipairs(step.outputs) do
+        local r = r1[i]
+        frame[slot], seen[r or false] = seen[r or false] and alias(r) or r, true
+      end
+    elseif step.o2 then
+      r2, r3 = apart(r2, step, frame, r1), apart(r3, step, frame, r1, r2)
+      r4 = apart(r4, step, frame, r1, r2, r3)
+      frame[step.o1], frame[step.o2], frame[step.o3], frame[step.o4] = r1, r2, r3, r4
     else
       frame[step.o1] = r1
-      if step.o2 then frame[step.o2], frame[step.o3], frame[step.o4] = r2, r3, r4 end
     end
     local drop = step.drop
     for i = 1, drop and #drop or 0 do
