@@ -44,7 +44,9 @@ local function small_elements(raw, dtype, n)
 end
 
 -- Fields of a message that hold the elements of other dtypes than those of int32_data.
-local fields = {float32 = "float_data", float64 = "double_data", int64 = "int64_data", uint64 = "uint64_data"}
+local fields = {
+  float32 = "float_data", float64 = "double_data", int64 = "int64_data", uint64 = "uint64_data", uint32 = "uint64_data",
+}
 
 -- Returns the tensor of a message; what: its name. Integers below 8 bits, and dtypes in Source.becomes, are widened.
 local function read_elements(message, dtype, sizes, numel, what, fail)
@@ -58,7 +60,10 @@ local function read_elements(message, dtype, sizes, numel, what, fail)
       raw and "bytes" or "elements")
   end
   if numel == 0 then return ops.empty(sizes, {dtype = small and "int8" or becomes and "float32" or dtype}) end
-  if raw then
+  if not raw and dtype == "uint32" then -- as int64 already
+    if data:min():item() < 0 or data:max():item() >= 2 ^ 32 then fail("%s has values that are no uint32", what) end
+    return ops.view(data, sizes)
+  elseif raw then
     if dtype == "bool" and raw:max():item() > 1 then fail("%s is bool but has the value %d", what, raw:max():item()) end
     data = core.view_as(raw, stored, {count}, {1}, 0)
   elseif stored:find "float16$" then
@@ -67,24 +72,24 @@ local function read_elements(message, dtype, sizes, numel, what, fail)
     data = data:to(stored)
   end
   if small then data = small_elements(data, dtype, numel) end
-  return ops.view(becomes and becomes[2](data) or data, sizes)
+  if becomes then data = becomes[2](data) or fail("%s: %s", what, Source.TOO_LARGE) end
+  return ops.view(data, sizes)
 end
 
 --- Returns read(message, fail), which returns the tensor of a message: of strings a list with a field shape; and
 --- close(), for afterwards. Tensors in files beside the model, at `path`, are mapped. fail(format, ...) raises an
 --- error.
 function tensors.reader(path)
-  local folder, opened = path:match "^(.*/)" or "", {}
+  local opened = {}
 
   local function external(message, dtype, sizes, numel, what, fail)
     local at, small = {}, dtype:match "^u?int([24])$"
     for _, entry in ipairs(message.external_data or {}) do at[entry.key or ""] = entry.value end
     local name, offset = at.location or "", tonumber(at.offset or 0)
-    if name == "" or name:find "^/" or name:find "[%z\\]" or ("/" .. name .. "/"):find("/../", 1, true) then
-      fail("%s: external data must be in a file beside the model, got '%s'", what, printable_name(name, 100))
-    end
+    local file, elsewhere = Source.beside(path, name)
+    if not file then fail("%s: external data must be in a file beside the model, got '%s'", what, elsewhere) end
     if not offset or offset < 0 or offset % 1 ~= 0 then fail("%s: its offset must be a count of bytes", what) end
-    opened[name] = opened[name] or Source.open(folder .. name, {mmap = true})
+    opened[name] = opened[name] or Source.open(file, {mmap = true})
     if small then
       local count = math.ceil(numel * small / 8)
       local raw = opened[name]:tensor("uint8", {count}, offset, count, what)
