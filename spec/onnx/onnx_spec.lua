@@ -315,17 +315,6 @@ describe("lm.onnx", function()
     assert.error_matches(function() load_text(model_of({{"Add", "x w", "y"}}, huge)) end, "does not match its 4 bytes")
   end)
 
-  it("bounds the memory of sparse tensors", function()
-    local function sparse(name, n)
-      local v = field(1, integer(1, 1) .. integer(2, 1) .. field(8, name) .. field(9, "\0\0\128\63"))
-      return field(15, v .. field(2, integer(1, 1) .. integer(2, 7) .. field(9, ("\0"):rep(8))) .. integer(3, n))
-    end
-    for _, more in ipairs {sparse("a", 2 ^ 31 + 1), sparse("a", 8) .. sparse("b", 2 ^ 31 - 7)} do
-      assert.error_matches(function() load_text(model_of({{"Relu", "x", "y"}}, more)) end,
-        "its sparse tensors have more than 2147483648 elements")
-    end
-  end)
-
   it("has no method that an attribute of a file can replace", function()
     local attributes = ""
     for name in ("const number ints fail known lists"):gmatch "%S+" do

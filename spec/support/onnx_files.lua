@@ -1,5 +1,6 @@
 -- Writes small ONNX files from tables.
 local lm = require "luminary"
+local lists = require "luminary.base.lists"
 local core = lm.core
 local files = {}
 
@@ -23,7 +24,8 @@ function files.node(text)
   }
   for name in text[2]:gmatch "%S+" do table.insert(message.input, name == "-" and "" or name) end
   for name in text[3]:gmatch "%S+" do table.insert(message.output, name) end
-  for name, v in pairs(text[4] or {}) do
+  for _, name in ipairs(lists.sorted_keys(text[4] or {})) do
+    local v = text[4][name]
     local fields = type(v) == "number" and {type = 2, i = v} or type(v) == "string" and {type = 3, s = v}
       or v.data_type and {type = 4, t = v} or v.node and {type = 5, g = v} or {type = 7, ints = v}
     fields.name = name
@@ -46,7 +48,9 @@ function files.write(folder, nodes, tensors, more)
   local graph = {name = "g", node = files.nodes(nodes), sparse_initializer = more.sparse}
   graph.input, graph.output = more.input or {files.info "x"}, more.output or {files.info "y"}
   graph.initializer = {}
-  for name, value in pairs(tensors or {}) do table.insert(graph.initializer, files.tensor(name, value)) end
+  for _, name in ipairs(lists.sorted_keys(tensors or {})) do
+    table.insert(graph.initializer, files.tensor(name, tensors[name]))
+  end
   local path = folder .. "/made.onnx"
   core.onnx_write(path, {
     ir_version = 8, graph = graph, functions = more.functions,

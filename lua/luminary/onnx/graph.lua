@@ -10,6 +10,7 @@ local load_module = require "luminary.base.load_module"
 local options = require "luminary.base.options"
 local printable_name = require "luminary.base.printable_name"
 local patterns = require "luminary.onnx.patterns"
+local Source = require "luminary.file_formats.source"
 local tensors = require "luminary.onnx.tensors"
 local check_rules = require "luminary.onnx.node_rules"
 local helpers = require "luminary.onnx.ops.sizes"
@@ -28,8 +29,8 @@ local function limits_of(size)
   return math.floor(math.min(24000, 1000 + size / 20) + size / 1024), math.min(2 ^ 23, 2 ^ 21 + 64 * size)
 end
 -- Limits on nodes that are computed while the file is read, in elements: of each input and result; computed for one.
+local MOST_ARGUMENTS = 4000 -- inputs of a node, and outputs of the graph, which Lua passes as arguments
 local MOST_FOLDED, MOST_COMPUTED, KEPT = 4096, 2 ^ 16, 16
-local MOST_DENSE = 2 ^ 31 -- elements of all sparse tensors, which are small in the file
 
 -- ---- running
 
@@ -318,8 +319,8 @@ function Graph:dense(sparse)
   local indices, dims = self.read_tensor(sparse.indices or {}, self.fail), sparse.dims or {}
   local numel, flat = lists.product(dims), indices
   self.dense_elements = self.dense_elements + math.max(numel, 0)
-  if not (numel >= 0 and self.dense_elements <= MOST_DENSE) then
-    self.fail("its sparse tensors have more than %d elements, or sizes below 0", MOST_DENSE)
+  if not (numel >= 0 and self.dense_elements <= self.most_dense) then
+    self.fail("its sparse tensors have more than %d elements, the most for its size, or sizes below 0", self.most_dense)
   end
   if indices.ndim == 2 then
     flat = ops.zeros({indices.shape[1]}, {dtype = "int64"})
@@ -431,6 +432,7 @@ function Graph:add_node(message, scope, steps, versions, references)
     scope.names[names[1] or ""], self.weights[weight] = slot, slot
     return
   end
+  if how ~= "list" and #node.inputs > MOST_ARGUMENTS then node:fail("it has more than %d inputs", MOST_ARGUMENTS) end
   local run = not is_constant and runner(f, node.inputs, how)
   local values = is_constant and {f} or fold(node, run, how)
   for i, name in ipairs(values and names or {}) do
@@ -443,7 +445,7 @@ function Graph:add_node(message, scope, steps, versions, references)
     run = run, list = how == "results" or #o > 4, o1 = o[1] or -1, o2 = o[2], o3 = o[3] or -1, o4 = o[4] or -1,
     outputs = o, inputs = node.inputs, node = node.text,
   }
-  if how == "frame" or how == "holds" then
+  if how == "frame" or how == "holds" or type(entry) == "table" and entry.holds then
     for _, slot in ipairs(lists.joined(node.inputs, o)) do self.kept[slot] = true end
   end
 end
@@ -479,7 +481,10 @@ function Graph:set_drops(steps)
     for _, slot in ipairs(step.inputs) do last[slot] = last[slot] and k end
   end
   for slot, k in pairs(last) do
-    if slot > 0 and not self.kept[slot] then steps[k].drop = lists.joined(steps[k].drop or {}, {slot}) end
+    if slot > 0 and not self.kept[slot] then
+      steps[k].drop = steps[k].drop or {}
+      table.insert(steps[k].drop, slot)
+    end
   end
 end
 
@@ -521,6 +526,7 @@ function graph.prepare(model, size, read_tensor, fail, unsupported_model)
     find_op = load_module("luminary.onnx.ops").find,
   }, Graph)
   self.most, self.left_to_compute = limits_of(size)
+  self.most_dense = Source.MOST_REPEATED + size
   function self.fail(...)
     self.failed = true
     fail(...)
@@ -535,6 +541,7 @@ function graph.prepare(model, size, read_tensor, fail, unsupported_model)
     self.functions[key_of(domain_of(f.domain), f.name or "", f.overload)] = f
   end
   local plan, lacking = self:prepare(model.graph or fail "it has no graph"), self.lacking
+  if #plan.outputs > MOST_ARGUMENTS then fail("it has %d outputs, at most %d can be", #plan.outputs, MOST_ARGUMENTS) end
   if #lacking > 0 then
     table.sort(lacking, function(a, b) return lacking[a] > lacking[b] or lacking[a] == lacking[b] and a < b end)
     local list = lists.map(lacking, function(name) return ("%d × %s"):format(lacking[name], name) end)

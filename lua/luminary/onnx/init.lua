@@ -19,9 +19,14 @@ local Model = class.define("OnnxModel", nn.Module)
 local Tensors = class.define("OnnxTensors", nn.Module) -- a part of a model: tensors of names with one beginning
 
 -- Returns the module that has a tensor of a dotted name, and the path to the tensor, a list of names. Names that a
--- module cannot have are changed.
-local function holder_of(self, name)
+-- module cannot have are changed; so are dots behind the 20th, and those for which `room`.modules has none left.
+local function holder_of(self, name, room)
   local holder, parts = self, lists.parts(name == "" and "_" or name, "[^.]+")
+  local most = room.modules > 0 and 20 or 0
+  if #parts > most then
+    parts[most + 1] = table.concat(parts, "_", most + 1)
+    parts = lists.slice(parts, 1, most + 1)
+  end
   for i, part in ipairs(parts) do
     local record, kind = records.of(holder), i == #parts and "buffer" or "child"
     while record.kind[part] and (kind == "buffer" or record.kind[part] ~= "child")
@@ -31,20 +36,23 @@ local function holder_of(self, name)
     end
     parts[i] = part
     if kind == "buffer" then return holder, parts end
-    if not record.kind[part] then holder:add_module(part, Tensors()) end
+    if not record.kind[part] then
+      holder:add_module(part, Tensors())
+      room.modules = room.modules - 1
+    end
     holder = record.values[part]
   end
-  return holder_of(self, "_")
+  return holder_of(self, "_", room)
 end
 
 -- Adds the model's tensors as parameters and buffers. Returns lists of their paths and of their slots, and other values
--- by slot.
-local function register(self, list)
-  local paths, slots, others = {}, {}, {}
+-- by slot. size: of the file, in bytes.
+local function register(self, list, size)
+  local paths, slots, others, room = {}, {}, {}, {modules = 1000 + size / 1024}
   for i, each in ipairs(list) do
     if is_tensor(each.value) then
       local is_constant = each.kind == "constant"
-      local holder, path = holder_of(self, is_constant and "constants." .. i or each.name)
+      local holder, path = holder_of(self, is_constant and "constants." .. i or each.name, room)
       local name = path[#path]
       if each.kind == "parameter" then
         holder:register_parameter(name, parameter.new(each.value, true))
@@ -101,8 +109,8 @@ local function on_device(device, f, ...)
   return options.restoring(function() core.set_default_device(before) end, f, ...)
 end
 
--- Initializes a model, for onnx.load alone. source: the file's path; plan: see graph.lua.
-function Model:init(source, plan, inputs)
+-- Initializes a model, for onnx.load alone. source: the file's path; plan: see graph.lua; size: of the file, in bytes.
+function Model:init(source, plan, inputs, size)
   local paths, slots, others
   self.source, self.inputs, self.node_count = source, inputs, #(plan.message.node or {})
   self.outputs = lists.map(plan.message.output or {}, tensors.described)
@@ -122,7 +130,7 @@ function Model:init(source, plan, inputs)
     return unpack(results, 1, #plan.outputs)
   end
   function self.has_input(name) return plan.overridable[name] or lists.index_of(self:names "inputs", name) end
-  paths, slots, others = register(self, plan.tensors) -- whose names are none of the fields above
+  paths, slots, others = register(self, plan.tensors, size) -- whose names are none of the fields above
 end
 
 local function forward(self, ...)
@@ -217,7 +225,7 @@ onnx.load = signature.of("load(path: string, {device: any?, trainable: any?})", 
       end
     end
     tensors.mark(model, read_tensor, opts.trainable)
-    return Model(path, graph.prepare(model, size, read_tensor, fail, unsupported), inputs):eval()
+    return Model(path, graph.prepare(model, size, read_tensor, fail, unsupported), inputs, size):eval()
   end)
   close()
   if not ok then error(net, 0) end

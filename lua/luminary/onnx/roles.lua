@@ -3,160 +3,113 @@
 local core = require "luminary.core"
 local lists = require "luminary.base.lists"
 local options = require "luminary.base.options"
-local printable_name = require "luminary.base.printable_name"
 local ops = core.ops
 
--- Positions of weights and biases among the inputs of a layer's operator.
+-- Positions of the weights and biases among the inputs of a layer's operator.
 local layers = {}
-for line in ([[
-  1 2 3 Gemm FusedGemm
-  1 2 MatMul FusedMatMul Einsum
-  1 Gather
-  2 3 Conv ConvTranspose FusedConv NhwcConv CausalConvWithState BatchNormalization InstanceNormalization GroupNormalization
-  2 3 LayerNormalization com.microsoft.Attention com.microsoft.GroupNorm
-  2 4 DeformConv
-  2 RMSNormalization SimplifiedLayerNormalization PRelu BiasGelu FastGelu
-  2 3 4 RNN GRU
-  2 3 4 8 LSTM
-  3 4 SkipSimplifiedLayerNormalization
-  3 4 5 SkipLayerNormalization
-  3 4 5 6 7 EmbedLayerNormalization
-  4 MultiHeadAttention
-  5 DynamicQuantizeMatMul
-  6 MatMulNBits
-  7 MatMulIntegerToFloat]]):gmatch "[^\n]+" do
-  local positions = {}
-  for word in line:gmatch "%S+" do
-    if tonumber(word) then positions[#positions + 1] = tonumber(word) else layers[word] = positions end
-  end
-end
-local products = {MatMul = 0, FusedMatMul = 0, Conv = 1, ConvTranspose = 2, DeformConv = 1} -- axis of the results
-local tables = lists.set "MatMul FusedMatMul Einsum Gather" -- whose weights have two axes, one-sized ones too
-
--- Positions of inputs that are no weights where a weight is computed from constants.
-local settings = {Clip = {[2] = true, [3] = true}, Pow = {[2] = true}}
-settings.QuantizeLinear, settings.DequantizeLinear = settings.Clip, settings.Clip
-
--- Operators that keep elements, and those after which a vector that is added or multiplied is a bias or a scale.
-local moving = lists.set "Cast Dropout Expand Flatten Identity Reshape Squeeze Transpose Unsqueeze"
-local computing = lists.set [[Add BatchNormalization Conv ConvTranspose Div Einsum FusedMatMul Gemm MatMul Mul Reciprocal
-    Relu Sqrt Sub]]
-
+for op, positions in ([[
+  Conv=23 ConvTranspose=23 FusedConv=23 NhwcConv=23 CausalConvWithState=23 DeformConv=24 MatMul=12 FusedMatMul=12 Einsum=12
+  Gemm=123 FusedGemm=123 Gather=1 RNN=234 GRU=234 LSTM=2348 BatchNormalization=23 InstanceNormalization=23
+  GroupNormalization=23 LayerNormalization=23 RMSNormalization=2 SimplifiedLayerNormalization=2 SkipLayerNormalization=345
+  SkipSimplifiedLayerNormalization=34 EmbedLayerNormalization=34567 PRelu=2 BiasGelu=2 FastGelu=2 MultiHeadAttention=4
+  com.microsoft.Attention=23 DynamicQuantizeLSTM=4 DynamicQuantizeMatMul=5 MatMulNBits=6 MatMulIntegerToFloat=7
+]]):gmatch "([%w.]+)=(%d+)" do layers[op] = positions end
+local of_two_axes = lists.set "MatMul FusedMatMul Einsum Gather" -- the weights of these
+local moving = lists.set "Cast Flatten Identity Reshape Squeeze Transpose Unsqueeze" -- which keep the elements
+local choosing = lists.set "Concat Gather GatherElements GatherND Slice Softmax Split TopK" -- no bias comes after these
 local MOST, DEEPEST = 2 ^ 17, 100 -- nodes that are looked at, with functions expanded; graphs in one another
 
--- A value is {message, name, axes = number of axes longer than 1 and ndim of a constant, is_fixed = computed from
--- constants alone, is_learned = computed with a weight, op, domain, inputs = of the node that makes it}.
+-- A value is {message = of a constant, op, inputs = of the node that makes it, is_fixed = computed from constants alone,
+-- axes, ndim = number of axes longer than 1, and of all, if it is, is_learned = computed with a layer's weight}.
+local function new_value(value, sizes)
+  value.axes, value.ndim = lists.sum(sizes, function(size) return (size > 1 or size < 0) and 1 or 0 end), #sizes
+  return value
+end
 
--- Returns whether the columns of a table [n, D], which read(message, fail) returns, go on as waves or lines do: a table
--- of positions.
+-- Returns whether the columns of a table [n, D] go on as waves or lines do: a table of positions.
 local function is_wave(message, read)
-  local dims = message.dims or {}
-  local n = #dims == 2 and dims[1] or 0
-  local ok, t = pcall(read, message, error)
-  if n < 4 or not ok then return false end
+  local n, ok, t = (message.dims or {})[1] or 0, pcall(read, message, error)
+  if not ok or n < 4 or t.ndim ~= 2 then return false end
   local rows = ops.narrow(t, 1, n - 3, 4):double()
   local a, b, c, d = rows[1], rows[2], rows[3], rows[4]
   local apart = ((b + d) * b - (a + c) * c):abs():max():item() -- 0 if a + c = s * b and b + d = s * c
   return (b - c):abs():max():item() > 0 and apart <= 1e-4 * rows:square():max():item()
 end
 
--- Sets a value's axes and ndim; sizes: its shape, in which -1 is a size above 1.
-local function measure(value, sizes)
-  value.axes, value.ndim = 0, #sizes
-  for _, size in ipairs(sizes) do value.axes = value.axes + ((size > 1 or size < 0) and 1 or 0) end
-  return value
-end
-
-local Roles = {}
-Roles.__index = Roles
-
--- Marks the tensors that a value is computed from as weights. is_layer: it is an input of a layer, and may have one
--- element.
+-- Marks the tensors from which a fixed value is computed. is_layer: a layer reads it; it may have one element then.
 local function mark(value, is_layer)
-  if not value.is_fixed then return end
-  if value.message then
-    local trains = value.is_float and value.ndim > 0 and (is_layer or value.axes > 0)
-    value.message.trains = value.message.trains or trains
-    return
+  if value.is_float and value.ndim > 0 and (is_layer or value.axes > 0) then value.message.trains = true end
+  for k, input in pairs(value.inputs or {}) do
+    if k == 1 or not value.op:find "uantizeLinear$" then mark(input, is_layer and moving[value.op]) end
   end
-  local apart = settings[value.op] or {}
-  for k, input in pairs(value.inputs) do
-    if not apart[k] then mark(input, is_layer and moving[value.op]) end
-  end
-end
-
-local function source_of(value)
-  while moving[value.op] and value.inputs[1] and not value.is_fixed do value = value.inputs[1] end
-  return value
 end
 
 -- Marks the vector that a node adds to a value, or multiplies one with, if it is a bias or a scale.
 local function mark_vector(value)
   for k = 1, 2 do
     local vector, other = value.inputs[k], value.inputs[3 - k]
-    if vector and other and vector.is_fixed and vector.ndim > 0 and not other.is_fixed then
-      local from = source_of(other)
-      local axis, weight = products[from.op], from.inputs and from.inputs[2]
-      local dims = axis and weight and weight.message and weight.message.dims
-      local one = dims and value.op == "Add" and vector.axes == 0 and dims[axis > 0 and axis or #dims] == 1
-      if one or vector.axes == 1 and other.is_learned and computing[from.op] then mark(vector, one) end
+    while other and moving[other.op] and other.inputs[1] do other = other.inputs[1] end
+    if vector and other and vector.is_fixed and other.is_learned and not choosing[other.op] then
+      local weight = layers[other.op] and other.inputs[2]
+      local dims = weight and weight.message and weight.message.dims or {}
+      local is_bias = value.op == "Add" and (dims[other.op == "MatMul" and #dims or other.op == "Conv" and 1 or 2] == 1)
+      if vector.axes == 1 or is_bias and vector.axes == 0 then mark(vector, is_bias) end
     end
   end
 end
 
--- Adds a constant tensor of a graph.
+local Roles = {}
+Roles.__index = Roles
+
 function Roles:add_constant(names, name, message, dims)
-  local value = measure({message = message, is_fixed = true}, dims or {})
+  local value = new_value({message = message, is_fixed = true, is_float = self.is_float(message)}, dims or {})
   names[name] = value
-  value.is_float = self.is_float(message)
   if value.is_float then self.found[#self.found + 1] = {name = name, message = message} end
 end
 
--- Walks nodes; names: values by name.
-function Roles:walk(nodes, names, depth)
-  for _, node in ipairs(nodes or {}) do
+-- Walks the nodes of a graph or a function, g, with the values of its inputs by name.
+function Roles:walk(g, names, depth)
+  for _, node in ipairs(g.node or {}) do
     self.left = self.left - 1
     if self.left < 0 or depth > DEEPEST then return end -- graph.lua refuses such a file
-    local domain, op = node.domain, node.op_type or ""
-    if domain == "com.microsoft" and layers[domain .. "." .. op] then op = domain .. "." .. op end
-    local value, given, is_fixed = {op = op, inputs = {}, axes = 0, ndim = 0}, node.output or {}, nil
+    local op, given, sizes, is_fixed = node.op_type or "", node.output or {}, {}, nil
+    local value = {op = op, inputs = {}}
     for k, name in ipairs(node.input or {}) do
       local input = name ~= "" and names[name] or nil
+      value.inputs[k] = input
       if input then
-        value.inputs[k], value.is_learned = input, value.is_learned or input.is_learned
         is_fixed = is_fixed ~= false and input.is_fixed or false
-        if input.is_fixed then
-          value.axes, value.ndim = math.max(value.axes, input.axes), math.max(value.ndim, input.ndim)
-        end
+        value.is_learned = value.is_learned or input.is_learned
+        for i = 1, input.is_fixed and input.ndim or 0 do sizes[i] = math.max(sizes[i] or 1, i <= input.axes and 2 or 1) end
       end
     end
-    value.is_fixed = is_fixed
-    local shape = is_fixed and op == "Reshape" and value.inputs[2] and value.inputs[2].message
-    local ok, sizes = pcall(self.read, shape or {}, error)
-    if shape and ok then measure(value, sizes:reshape(-1):totable()) end
-    for k, name in ipairs(given) do names[name] = value end
-    local called = self.functions[(domain or "") .. "\0" .. op]
-    if called then
+    local shape = is_fixed and op == "Reshape" and value.inputs[2]
+    local ok, stated = pcall(self.read, shape and shape.message or {}, error)
+    value.is_fixed = new_value(value, shape and ok and stated:reshape(-1):totable() or sizes) and is_fixed
+    for _, name in ipairs(given) do names[name] = value end
+    local called = self.functions[(node.domain or "") .. "\0" .. op]
+    if called and self.left > 0 then
       local inner = {}
       for k, name in ipairs(called.input or {}) do inner[name] = value.inputs[k] end
-      self:walk(called.node, inner, depth + 1)
+      self:walk(called, inner, depth + 1)
       for k, name in ipairs(called.output or {}) do names[given[k] or ""] = inner[name] or value end
     end
     for _, attribute in ipairs(node.attribute or {}) do
-      local t = op == "Constant" and (attribute.t or (attribute.sparse_tensor or {}).values)
-      if t then self:add_constant(names, given[1] or "", t, (attribute.sparse_tensor or t).dims) end
-      for _, g in ipairs(lists.joined({attribute.g}, attribute.graphs or {})) do
-        self:graph(g, names, depth + 1)
+      local sparse = attribute.sparse_tensor or {}
+      local t = op == "Constant" and (attribute.t or sparse.values)
+      if t then self:add_constant(names, given[1] or "", t, sparse.dims or t.dims) end
+      for _, inner in ipairs(lists.joined({attribute.g}, attribute.graphs or {})) do
+        self:graph(inner, names, depth + 1)
         value.is_fixed, value.is_learned = false, true -- whatever it reads from around it
       end
     end
-    for _, k in ipairs(not value.is_fixed and layers[op] or {}) do
-      local weight = value.inputs[k]
-      local fits = weight and weight.is_fixed and (not tables[op] or weight.ndim == 2 or weight.axes > 1)
+    local positions = layers[(node.domain or "") .. "." .. op] or node.domain ~= "com.microsoft" and layers[op]
+      or op ~= "Attention" and layers[op] or ""
+    for k in (value.is_fixed and "" or positions):gmatch "%d" do
+      local weight, indices = value.inputs[tonumber(k)], value.inputs[2]
+      local fits = weight and weight.is_fixed and (not of_two_axes[op] or weight.ndim == 2 or weight.axes > 1)
       if fits and op == "Gather" then -- an embedding, whose indices no layer computes
-        local indices = value.inputs[2]
-        fits = weight.axes > 1 and not (indices and indices.is_learned)
-          and not (weight.message and is_wave(weight.message, self.read))
+        fits = weight.axes > 1 and not (indices or {}).is_learned and not (weight.message and is_wave(weight.message, self.read))
       end
       if fits then
         mark(weight, true)
@@ -170,20 +123,18 @@ end
 -- Walks a graph; outer: values by name around it, or nil.
 function Roles:graph(g, outer, depth)
   local names = setmetatable({}, {__index = outer})
-  for _, input in ipairs(g.input or {}) do names[input.name or ""] = {is_learned = outer and true, ndim = 0, axes = 0} end
-  for _, message in ipairs(g.initializer or {}) do
-    self:add_constant(names, message.name or "", message, message.dims)
+  for _, input in ipairs(g.input or {}) do names[input.name or ""] = {is_learned = outer ~= nil} end
+  for _, each in ipairs(g.initializer or {}) do self:add_constant(names, each.name or "", each, each.dims) end
+  for _, each in ipairs(g.sparse_initializer or {}) do
+    self:add_constant(names, (each.values or {}).name or "", each.values or {}, each.dims)
   end
-  for _, sparse in ipairs(g.sparse_initializer or {}) do
-    self:add_constant(names, (sparse.values or {}).name or "", sparse.values or {}, sparse.dims)
-  end
-  self:walk(g.node, names, depth)
+  self:walk(g, names, depth)
 end
 
 --- Sets two fields of the messages of a model's floating tensors: `trains`, and `label`, a name that no other has.
 --- read(message, fail) returns the tensor of one, is_float(message) whether it is one. stated: the set of names that
 --- the file says train, or nil. trainable: nil: by that or the rule; a boolean: all or none; a table of booleans by name;
---- or a function(name, trains) that returns whether a tensor trains.
+--- or a function(name, trains) that returns whether a tensor trains. Returns a list of {name, message}.
 return function(model, read, is_float, stated, trainable)
   local self = setmetatable({functions = {}, found = {}, left = MOST, read = read, is_float = is_float}, Roles)
   for _, f in ipairs(model.functions or {}) do self.functions[(f.domain or "") .. "\0" .. (f.name or "")] = f end
@@ -201,10 +152,7 @@ return function(model, read, is_float, stated, trainable)
   end
   for name, trains in pairs(kind == "table" and trainable or {}) do
     if type(trains) ~= "boolean" then options.must_be("onnx.load", "trainable", "booleans by name", trains) end
-    if not names[name] then
-      local near = core.nearest(tostring(name), options.sorted_keys(names))
-      options.fail("onnx.load: trainable names '%s', which is no floating tensor of the file%s",
-        printable_name(tostring(name), 100), near and ("; did you mean '%s'?"):format(printable_name(near, 100)) or "")
-    end
+    if not names[name] then options.unknown("onnx.load: trainable", name, options.sorted_keys(names)) end
   end
+  return self.found
 end

@@ -131,11 +131,11 @@ local function is_float(message)
   local dtype = tensors.dtypes[message.data_type or 0] or ""
   return dtype:find "float" and not tensors.lacks(dtype)
 end
---- Marks the tensors of a model that train (roles.lua), and names all. read: see reader.
+--- Marks the tensors of a model that train, and names all; returns their list (roles.lua). read: see reader.
 function tensors.mark(model, read, trainable)
   local written = lists.find(model.metadata_props or {}, function(entry) return entry.key == tensors.TRAINS end)
   local stated = written and lists.set(lists.parts(written.value or "", "[^\n]+"))
-  load_module "luminary.onnx.roles"(model, read, is_float, stated, trainable)
+  return load_module "luminary.onnx.roles"(model, read, is_float, stated, trainable)
 end
 
 --- Describes the type of an input or output of a graph: {name, kind = "tensor", "sequence", "optional" or "map", dtype,
@@ -173,19 +173,6 @@ function tensors.inputs_of(graph)
   return inputs
 end
 
--- Calls take(message, name) for the initializers of a graph, and for the weights in its nodes and the graphs in them.
-local function each_tensor(g, take, is_inner)
-  for i, message in ipairs(g.initializer or {}) do
-    if not is_inner or message.trains then take(message, message.label or message.name or "#" .. i) end
-  end
-  for _, node in ipairs(g.node or {}) do
-    for _, attribute in ipairs(node.attribute or {}) do
-      if attribute.t and attribute.t.trains then take(attribute.t, attribute.t.label) end
-      for _, inner in ipairs(lists.joined({attribute.g}, attribute.graphs or {})) do each_tensor(inner, take, true) end
-    end
-  end
-end
-
 --- Returns what a file has for lm.load: its initializers and the weights in its nodes by name, a list of those of
 --- unsupported dtypes, with a field trains = set of the names of those that train, and metadata: inputs and outputs with
 --- their types, numbers of nodes by op, versions.
@@ -197,18 +184,17 @@ function tensors.load(path)
     producer = model.producer_name and model.producer_name .. " " .. (model.producer_version or ""),
   }
   local ok, problem = pcall(function()
-    tensors.mark(model, read)
-    local function take(message, name)
+    local found = lists.filter(tensors.mark(model, read), function(each) return each.message.trains end)
+    for i, message in ipairs(lists.joined(graph.initializer or {}, lists.map(found, function(each) return each.message end))) do
+      local name = message.label or message.name or "#" .. i
       local dtype = tensors.dtypes[message.data_type or 0] or "an unknown dtype"
       if dtype:find "^an? " or dtype == "string" or tensors.lacks(dtype) then
         lacking[#lacking + 1] = ("'%s' (%s)"):format(printable_name(name, 200), dtype)
-      else
+      elseif not values[name] then
         values[name] = read(message, function(...) options.fail_in_file(path, ...) end)
         lacking.trains[name] = message.trains or nil
       end
     end
-    each_tensor(graph, take)
-    for _, f in ipairs(model.functions or {}) do each_tensor(f, take, true) end
   end)
   close()
   if not ok then error(problem, 0) end
