@@ -34,54 +34,32 @@ local MOST_FOLDED, MOST_COMPUTED, KEPT = 4096, 2 ^ 16, 16
 
 -- ---- running
 
--- Returns x as another tensor with its memory, so that freeing one leaves the other.
-local function alias(x) return is_tensor(x) and ops.view(x, x.shape) or x end
-
--- Returns r, a result of a step, as another tensor if it is one of the step's inputs, or its result a, b or c.
+-- Returns r, a result of a step, as another tensor with its memory if it is one of the step's inputs, or its result a, b
+-- or c, so that freeing one leaves the other.
 local function apart(r, step, frame, a, b, c)
-  local is_same = rawequal(r, a) or rawequal(r, b) or rawequal(r, c)
-  for _, slot in ipairs(step.inputs) do is_same = is_same or rawequal(r, frame[slot]) end
-  return is_same and alias(r) or r
+  local is_same = r ~= nil and (rawequal(r, a) or rawequal(r, b) or rawequal(r, c))
+  for i = 1, r ~= nil and #step.inputs or 0 do is_same = is_same or rawequal(r, frame[step.inputs[i]]) end
+  return is_same and is_tensor(r) and ops.view(r, r.shape) or r
 end
 
 -- Returns a function(frame) that calls f with the values of slots. how: see ops/init.lua.
 local function runner(f, slots, how)
-  local a, b, c, d = slots[1], slots[2], slots[3], slots[4]
-  local n, list = #slots, {}
-  if how or n > 4 then
-    return function(frame)
-      for i = 1, n do list[i] = frame[slots[i]] end
-      local r1, r2, r3, r4
-      if how == "list" then
-        r1, r2, r3, r4 = f(list, n)
-      elseif how == "frame" then
-        r1, r2, r3, r4 = f(frame, unpack(list, 1, n))
-      else
-        r1, r2, r3, r4 = f(unpack(list, 1, n))
-      end
-      for i = 1, n do
-        if rawequal(r1, list[i]) then r1 = alias(r1) end
-        list[i] = nil
-      end
-      return r1, r2, r3, r4
-    end
-  elseif n == 1 then
-    return function(frame)
-      local x = frame[a]
-      local r1, r2, r3, r4 = f(x)
-      return rawequal(r1, x) and alias(x) or r1, r2, r3, r4
-    end
-  elseif n == 2 then
-    return function(frame)
-      local x, y = frame[a], frame[b]
-      local r1, r2, r3, r4 = f(x, y)
-      return (rawequal(r1, x) or rawequal(r1, y)) and alias(r1) or r1, r2, r3, r4
-    end
-  end
+  local n, list, a, b, c, d = #slots, {}, slots[1] or 0, slots[2] or 0, slots[3] or 0, slots[4] or 0
+  if not how and n == 1 then return function(frame) return f(frame[a]) end end
+  if not how and n == 2 then return function(frame) return f(frame[a], frame[b]) end end
+  if not how and n <= 4 then return function(frame) return f(frame[a], frame[b], frame[c], frame[d]) end end
   return function(frame)
-    local x, y, z = frame[a or 0], frame[b or 0], frame[c or 0]
-    local r1, r2, r3, r4 = f(x, y, z, frame[d or 0])
-    return r1 and (rawequal(r1, x) or rawequal(r1, y) or rawequal(r1, z)) and alias(r1) or r1, r2, r3, r4
+    for i = 1, n do list[i] = frame[slots[i]] end
+    local r1, r2, r3, r4
+    if how == "list" then
+      r1, r2, r3, r4 = f(list, n)
+    elseif how == "frame" then
+      r1, r2, r3, r4 = f(frame, unpack(list, 1, n))
+    else
+      r1, r2, r3, r4 = f(unpack(list, 1, n))
+    end
+    for i = 1, n do list[i] = nil end
+    return r1, r2, r3, r4
   end
 end
 
@@ -93,17 +71,16 @@ function graph.run(steps, frame)
     local r1, r2, r3, r4 = step.run(frame)
     if step.list then
       local seen = {}
-      for _, slot in ipairs(step.inputs) do seen[frame[slot] or false] = true end
+      if is_tensor(r1) then error(("it makes one result, %d are declared"):format(#step.outputs), 0) end
       for i, slot in ipairs(step.outputs) do
-        local r = r1[i]
-        frame[slot], seen[r or false] = seen[r or false] and alias(r) or r, true
+        local r = apart(r1[i], step, frame)
+        frame[slot], seen[r or false] = seen[r or false] and apart(r, step, frame, r) or r, true
       end
-    elseif step.o2 then
-      r2, r3 = apart(r2, step, frame, r1), apart(r3, step, frame, r1, r2)
-      r4 = apart(r4, step, frame, r1, r2, r3)
-      frame[step.o1], frame[step.o2], frame[step.o3], frame[step.o4] = r1, r2, r3, r4
     else
+      r1, r2 = apart(r1, step, frame), step.o2 and apart(r2, step, frame, r1)
+      if step.o2 then r3, r4 = apart(r3, step, frame, r1, r2), apart(r4, step, frame, r1, r2, r3) end
       frame[step.o1] = r1
+      if step.o2 then frame[step.o2], frame[step.o3], frame[step.o4] = r2, r3, r4 end
     end
     local drop = step.drop
     for i = 1, drop and #drop or 0 do

@@ -126,7 +126,12 @@ function Model:init(source, plan, inputs, size)
     local ok, problem = pcall(on_device, some and some.device, graph.run, plan.steps, frame)
     if not ok then graph.fail_in("onnx", frame, problem) end
     local results = {}
-    for i, slot in ipairs(plan.outputs) do results[i] = frame[slot] end
+    for i, slot in ipairs(plan.outputs) do
+      results[i] = frame[slot]
+      if results[i] == nil and self.outputs[i].kind ~= "optional" then
+        options.fail("onnx: no node computed the output '%s'", printable_name(self.outputs[i].name, 100))
+      end
+    end
     return unpack(results, 1, #plan.outputs)
   end
   function self.has_input(name) return plan.overridable[name] or lists.index_of(self:names "inputs", name) end
