@@ -16,7 +16,8 @@ describe("a file that another file names", function()
     lm.save(folder .. "/inside.safetensors", {w = lm.full({2}, 2)})
     for name, target in pairs {
       link = "../secret", up = "..", away = root, chain = "link", loop = "loop", near = "inside",
-      ["inner/back"] = "../inside", dangling = "../none", ["link.safetensors"] = "../secret.safetensors", ["near.safetensors"] = "inside.safetensors",
+      ["inner/back"] = "../inside", dangling = "../none",
+      ["link.safetensors"] = "../secret.safetensors", ["near.safetensors"] = "inside.safetensors",
     } do
       assert(temp.execute(("ln -s %s %s/%s"):format(target, folder, name)) == 0)
     end
@@ -40,7 +41,8 @@ describe("a file that another file names", function()
       local called, loaded = external(folder .. "/m.onnx", name)
       assert.same({{2, 2}, {2, 2}}, {called, loaded})
     end
-    for _, name in ipairs {"link", "up/secret", "away/secret", "chain", "inner/../link", "../secret", root .. "/secret"} do
+    for _, name in ipairs {"link", "up/secret", "away/secret", "chain", "inner/../link", "../secret", root .. "/secret"}
+    do
       assert.error_matches(function() external(folder .. "/m.onnx", name) end,
         "m.onnx': 'w': external data must be in a file beside the model, got '")
     end
@@ -87,9 +89,11 @@ describe("a file that another file names", function()
   it("is a shard of a checkpoint only in its folder", function()
     local path = folder .. "/state.ckpt"
     local about = require "luminary.checkpoint.files"
-    local shards = about.shards_of(path, {luminary_checkpoint = '{"shards": ["inside.safetensors", "near.safetensors"]}'})
+    local shards = about.shards_of(path,
+      {luminary_checkpoint = '{"shards": ["inside.safetensors", "near.safetensors"]}'})
     assert.same({folder .. "/inside.safetensors", folder .. "/near.safetensors"}, shards)
-    assert.error_matches(function() about.shards_of(path, {luminary_checkpoint = '{"shards": ["link.safetensors"]}'}) end,
+    local outside = {luminary_checkpoint = '{"shards": ["link.safetensors"]}'}
+    assert.error_matches(function() about.shards_of(path, outside) end,
       "state.ckpt': malformed checkpoint: its shard 'link.safetensors %-> .*/secret.safetensors' is not in its folder")
     assert.error_matches(function() about.shards_of(path, {luminary_checkpoint = '{"shards": [".."]}'}) end,
       "is not in its folder")

@@ -17,8 +17,8 @@ describe("a node of an ONNX file", function()
 
   it("has no more outputs than its operator", function()
     for op, most in pairs {
-      Neg = 1, Relu = 1, Softmax = 1, Identity = 1, Transpose = 1, Cast = 1, Sqrt = 1, Dropout = 2, MaxPool = 2, Unique = 4,
-      DynamicQuantizeLinear = 3, Shape = 1, Flatten = 1, Gelu = 1, ReduceSum = 1,
+      Neg = 1, Relu = 1, Softmax = 1, Identity = 1, Transpose = 1, Cast = 1, Sqrt = 1, Dropout = 2, MaxPool = 2,
+      Unique = 4, DynamicQuantizeLinear = 3, Shape = 1, Flatten = 1, Gelu = 1, ReduceSum = 1,
     } do
       local outputs = {"y"}
       for i = 1, most do outputs[i + 1] = "o" .. i end
@@ -37,7 +37,7 @@ describe("a node of an ONNX file", function()
   end)
 
   it("has no more inputs than its operator", function()
-    for op, most in pairs {Neg = 1, Softmax = 1, Add = 2, MatMul = 2, Clip = 3, Conv = 3, Gather = 2, Where = 3, Pad = 4} do
+    for op, most in pairs {Neg = 1, Softmax = 1, Add = 2, MatMul = 2, Clip = 3, Conv = 3, Where = 3, Pad = 4} do
       assert.error_matches(function() load(op, ("x "):rep(most + 1), "y") end,
         ("made.onnx': node '' %%(%s%%): it has %d inputs, at most %d "):format(op, most + 1, most))
     end

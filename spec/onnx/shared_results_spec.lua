@@ -58,8 +58,9 @@ describe("results that are inputs", function()
       assert.same({1, 2, 3, 4}, {unpack(got[3].shape)})
       local turned = {perm = {0, 2, 1, 3}}
       local k, v = lm.randn(1, 3, 2, 4):to(dtype), lm.randn(1, 3, 2, 4):to(dtype)
-      local results = check({{"Transpose", "k", "a", turned}, {"Transpose", "v", "b", turned}, {"Attention", "q a b", "y pk pv"}},
-        inputs "q k v", {info "y", info "pk", info "pv"}, {heads(), k, v})
+      local results = check({
+        {"Transpose", "k", "a", turned}, {"Transpose", "v", "b", turned}, {"Attention", "q a b", "y pk pv"},
+      }, inputs "q k v", {info "y", info "pk", info "pv"}, {heads(), k, v})
       assert.is_true(lm.equal(results[2], k:transpose(2, 3)) and lm.equal(results[3], v:transpose(2, 3)))
       local one = heads() -- keys that are values too
       check({{"Relu", "k", "a"}, {"Attention", "q a a", "y pk pv"}}, inputs "q k", {info "y", info "pk", info "pv"},
@@ -69,11 +70,12 @@ describe("results that are inputs", function()
     it("do not free them after onnxruntime's attention, in " .. dtype, function()
       check({{"com.microsoft.MultiHeadAttention", "q k v", "y pk pv", {num_heads = 2}}}, inputs "q k v", {info "y"},
         {lm.randn(1, 3, 8):to(dtype), heads(), heads()})
-      check({{"Relu", "k", "a"}, {"com.microsoft.MultiHeadAttention", "q a a", "y pk pv", {num_heads = 2}}}, inputs "q k",
-        {info "pv", info "y", info "pk"}, {lm.randn(1, 3, 8):to(dtype), heads()})
+      local node = {"com.microsoft.MultiHeadAttention", "q a a", "y pk pv", {num_heads = 2}}
+      check({{"Relu", "k", "a"}, node}, inputs "q k", {info "pv", info "y", info "pk"},
+        {lm.randn(1, 3, 8):to(dtype), heads()})
       local count = {last = lm.tensor({2}, {dtype = "int32"}), total = lm.tensor(3, {dtype = "int32"})}
-      check({{"com.microsoft.GroupQueryAttention", "q k v - - last total", "y pk pv", {num_heads = 2, kv_num_heads = 2}}},
-        inputs "q k v", {info "y", info "pk"}, {lm.randn(1, 3, 8):to(dtype), heads(), heads()}, count)
+      node = {"com.microsoft.GroupQueryAttention", "q k v - - last total", "y pk pv", {num_heads = 2, kv_num_heads = 2}}
+      check({node}, inputs "q k v", {info "y", info "pk"}, {lm.randn(1, 3, 8):to(dtype), heads(), heads()}, count)
     end)
 
     it("do not free what Dropout, Identity, Split and branches pass on, in " .. dtype, function()
@@ -81,13 +83,15 @@ describe("results that are inputs", function()
       check({{"Dropout", "x", "a m"}, {"Identity", "a", "b"}, {"Dropout", "b", "y"}}, inputs "x", {info "y"}, {x})
       check({{"Relu", "x", "r"}, {"Identity", "r", "a"}, {"Identity", "r", "b"}, {"Add", "a b", "y"}}, inputs "x",
         {info "y", info "a"}, {x})
-      check({{"Split", "x", "a b", {axis = 1, num_outputs = 2}}, {"Sum", "a", "y"}}, inputs "x", {info "y", info "b"}, {x})
+      check({{"Split", "x", "a b", {axis = 1, num_outputs = 2}}, {"Sum", "a", "y"}}, inputs "x", {info "y", info "b"},
+        {x})
       check({{"Max", "x", "a"}, {"Concat", "a", "b", {axis = 0}}, {"Expand", "b s", "y"}}, inputs "x", {info "y"}, {x},
         {s = lm.tensor({2, 4}, {dtype = "int64"})})
       local branch = {name = "b", node = files.nodes {{"Identity", "r", "z"}, {"Identity", "x", "w"}},
         output = {info "z", info "w", info "r", info "z", info "x"}}
-      check({{"Relu", "x", "r"}, {"If", "c", "p q s t u", {then_branch = branch, else_branch = branch}}, {"Neg", "q", "y"}},
-        inputs "x", {info "y", info "p", info "t"}, {x}, {c = lm.tensor(true)})
+      check({
+        {"Relu", "x", "r"}, {"If", "c", "p q s t u", {then_branch = branch, else_branch = branch}}, {"Neg", "q", "y"},
+      }, inputs "x", {info "y", info "p", info "t"}, {x}, {c = lm.tensor(true)})
     end)
   end
 end)

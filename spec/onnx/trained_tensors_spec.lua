@@ -1,4 +1,4 @@
--- Which tensors of an ONNX file train: the rule, weights in constant nodes, the option trainable, and inspect.
+-- The tensors of an ONNX file that train: the rule, weights in constant nodes, the option trainable, and inspect.
 local lm = require "luminary"
 local class = require "luminary.base.class"
 local files = require "spec.support.onnx_files"
@@ -71,7 +71,8 @@ describe("which tensors of an ONNX file train", function()
       {"slope", {{"PRelu", "x slope", "y"}}, {slope = {1}}},
       {"b r w", {{"LSTM", "x w r b - h c", "y", {hidden_size = 2}}},
         {w = {1, 8, 3}, r = {1, 8, 2}, b = {1, 16}, h = {1, 1, 2}, c = {1, 1, 2}}},
-      {"b r w", {{"GRU", "x w r b - h", "y", {hidden_size = 2}}}, {w = {1, 6, 3}, r = {1, 6, 2}, b = {1, 12}, h = {1, 1, 2}}},
+      {"b r w", {{"GRU", "x w r b - h", "y", {hidden_size = 2}}},
+        {w = {1, 6, 3}, r = {1, 6, 2}, b = {1, 12}, h = {1, 1, 2}}},
       {"w", {{"Einsum", "x w", "y", {equation = "ij,jk->ik"}}}, {w = {2, 3}}},
       {"", {{"Einsum", "x w", "y", {equation = "ij,j->ij"}}}, {w = {3}}},
       {"b s", {{"com.microsoft.SkipLayerNormalization", "x x s b", "y"}}, {s = {2}, b = {2}}},
@@ -91,7 +92,8 @@ describe("which tensors of an ONNX file train", function()
     assert.equal("v", trained({{"Add", "v one", "w"}, {"LayerNormalization", "x w", "y"}},
       {v = {4}, one = lm.ones(1)}))
     assert.equal("w", trained({ -- trained with quantization in mind: scales of rows are no weights
-      {"QuantizeLinear", "w s z", "q", {axis = 0}}, {"DequantizeLinear", "q s z", "d", {axis = 0}}, {"MatMul", "x d", "y"},
+      {"QuantizeLinear", "w s z", "q", {axis = 0}}, {"DequantizeLinear", "q s z", "d", {axis = 0}},
+      {"MatMul", "x d", "y"},
     }, {w = {2, 3}, s = lm.full({2}, 0.1), z = lm.zeros({2}, {dtype = "int8"})}))
     assert.equal("", trained({{"DequantizeLinear", "q s z", "d", {axis = 0}}, {"MatMul", "x d", "y"}},
       {q = lm.zeros({2, 3}, {dtype = "int8"}), s = lm.full({2}, 0.1), z = lm.zeros({2}, {dtype = "int8"})}))
@@ -188,7 +190,8 @@ describe("which tensors of an ONNX file train", function()
     lm.onnx.export(Net(), lm.randn(2, 3), path)
     local net = lm.onnx.load(path)
     assert.equal("factor", names_of(net))
-    assert.equal("frozen matrix", names_of(lm.onnx.load(path, {trainable = {factor = false, matrix = true, frozen = true}})))
+    local others = {factor = false, matrix = true, frozen = true}
+    assert.equal("frozen matrix", names_of(lm.onnx.load(path, {trainable = others})))
     lm.onnx.export(net, lm.randn(2, 3), path)
     assert.equal("factor", names_of(lm.onnx.load(path)))
   end)

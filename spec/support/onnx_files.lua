@@ -5,7 +5,9 @@ local core = lm.core
 local files = {}
 
 --- Numbers of element types by dtype.
-files.numbers = {float32 = 1, float64 = 11, float16 = 10, bfloat16 = 16, int64 = 7, int32 = 6, bool = 9, int8 = 3, uint8 = 2}
+files.numbers = {
+  float32 = 1, float64 = 11, float16 = 10, bfloat16 = 16, int64 = 7, int32 = 6, bool = 9, int8 = 3, uint8 = 2,
+}
 
 --- Returns the message of an input or output of a dtype's number, 1: float32.
 function files.info(name, dtype) return {name = name, type = {tensor_type = {elem_type = dtype or 1}}} end
@@ -17,7 +19,7 @@ function files.tensor(name, value)
   return {name = name, data_type = files.numbers[x.dtype], dims = {unpack(x.shape)}, raw_data = raw}
 end
 
---- Returns the message of a node {op, inputs, outputs, attributes}; these are integers, texts, lists, graphs or tensors.
+--- Returns the message of a node {op, inputs, outputs, attributes: integers, texts, lists, graphs or tensors}.
 function files.node(text)
   local message = {
     op_type = text[1]:match "[^.]+$", domain = text[1]:match "^(.*)%.", input = {}, output = {}, attribute = {},

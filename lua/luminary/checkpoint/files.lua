@@ -213,7 +213,8 @@ local function check_shard(file, i, metadata)
   local name = saved_name(file, i)
   local saved_as = metadata[SHARD] or name
   if saved_as ~= name then
-    options.malformed_file(shard_path(file, i), "shard of a checkpoint", "it was saved as '%s'", printable_name(saved_as, 200))
+    saved_as = printable_name(saved_as, 200)
+    options.malformed_file(shard_path(file, i), "shard of a checkpoint", "it was saved as '%s'", saved_as)
   end
 end
 

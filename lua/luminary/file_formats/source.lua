@@ -45,8 +45,8 @@ local function real_path(path)
 end
 
 --- Returns the path of a file that the file at `path` names: it must be in the same folder or one in that, also after
---- symbolic links are followed. If the naming file is a link itself, it may be beside that one's target, as in the cache
---- of Hugging Face's hub. Returns nil and where the file is, for a message, if it is elsewhere.
+--- symbolic links are followed. If the naming file is a link, it may be beside that one's target instead, as in the
+--- cache of Hugging Face's hub. Returns nil and where the file is, for a message, if it is elsewhere.
 function Source.beside(path, name)
   local folder, outside = path:match "^(.*/)" or "", printable_name(name, 100)
   if name == "" or name:find "^/" or name:find "[%z\\]" or ("/" .. name .. "/"):find("/../", 1, true) then

@@ -34,8 +34,8 @@ local MOST_FOLDED, MOST_COMPUTED, KEPT = 4096, 2 ^ 16, 16
 
 -- ---- running
 
--- Returns r, a result of a step, as another tensor with its memory if it is one of the step's inputs, or its result a, b
--- or c, so that freeing one leaves the other.
+-- Returns r, a result of a step, as another tensor with its memory if it is an input of the step, or its result a, b or
+-- c, so that freeing one leaves the other.
 local function apart(r, step, frame, a, b, c)
   local is_same = r ~= nil and (rawequal(r, a) or rawequal(r, b) or rawequal(r, c))
   for i = 1, r ~= nil and #step.inputs or 0 do is_same = is_same or rawequal(r, frame[step.inputs[i]]) end
@@ -518,7 +518,8 @@ function graph.prepare(model, size, read_tensor, fail, unsupported_model)
     self.functions[key_of(domain_of(f.domain), f.name or "", f.overload)] = f
   end
   local plan, lacking = self:prepare(model.graph or fail "it has no graph"), self.lacking
-  if #plan.outputs > MOST_ARGUMENTS then fail("it has %d outputs, at most %d can be", #plan.outputs, MOST_ARGUMENTS) end
+  local outputs = #plan.outputs
+  if outputs > MOST_ARGUMENTS then fail("it has %d outputs, at most %d are allowed", outputs, MOST_ARGUMENTS) end
   if #lacking > 0 then
     table.sort(lacking, function(a, b) return lacking[a] > lacking[b] or lacking[a] == lacking[b] and a < b end)
     local list = lists.map(lacking, function(name) return ("%d × %s"):format(lacking[name], name) end)

@@ -191,8 +191,8 @@ end
 function Model:parameters()
   local list = nn.Module.parameters(self)
   if #list == 0 then
-    core.warn(("onnx: no tensor of '%s' trains, since no node reads a floating one as a weight of a layer; name some in "
-      .. "lm.onnx.load's option trainable"):format(printable_name(self.source, 100)))
+    core.warn(("onnx: no tensor of '%s' trains, since no node reads a floating one as a weight of a layer; the option "
+      .. "trainable of lm.onnx.load can name some"):format(printable_name(self.source, 100)))
   end
   return list
 end
@@ -214,10 +214,6 @@ end
 --- Reads the model of an ONNX file: returns a module in evaluation mode, whose parameters and buffers have the names of
 --- the graph's initializers. A call takes the graph's inputs in order, or in a table by name, and returns its outputs.
 onnx.load = signature.of("load(path: string, {device: any?, trainable: any?})", function(path, opts)
-  local kinds = {boolean = true, table = true, ["function"] = true, ["nil"] = true}
-  if not kinds[type(opts.trainable)] or is_tensor(opts.trainable) then
-    options.must_be("onnx.load", "trainable", "a boolean, a table of booleans by name, or a function", opts.trainable)
-  end
   local function fail(...) options.fail_in_file(path, ...) end
   local function unsupported(...) options.unsupported_file(path, ...) end
   local model, size = tensors.read(path)

@@ -155,6 +155,6 @@ return function(node)
   end
   for k, word in pairs {[2] = "input", [3] = "output"} do
     local most, got = signature[k] or math.huge, k == 2 and #node.inputs or node.results
-    if got > most then node:fail("it has %d %ss, at most %d %s allowed", got, word, most, most == 1 and "is" or "are") end
+    if got > most then node:fail("it has %d %ss, at most %d are allowed", got, word, most) end
   end
 end

@@ -56,8 +56,9 @@ function Nodes:unuse(name)
   self.uses[name] = self.uses[name] - 1
   local node = self.makers[name]
   if not node or node.removed or self.uses[name] > 0 then return end
-  while node.unread <= #node.output and (self.uses[node.output[node.unread]] or 0) <= 0 do node.unread = node.unread + 1 end
-  if node.unread <= #node.output then return end
+  local output = node.output
+  while output[node.unread] and (self.uses[output[node.unread]] or 0) <= 0 do node.unread = node.unread + 1 end
+  if output[node.unread] then return end
   node.removed = true
   for _, input in ipairs(node.input or {}) do self:unuse(input) end
 end

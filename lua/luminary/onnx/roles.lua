@@ -8,25 +8,26 @@ local ops = core.ops
 -- Positions of the weights and biases among the inputs of a layer's operator.
 local layers = {}
 for op, positions in ([[
-  Conv=23 ConvTranspose=23 FusedConv=23 NhwcConv=23 CausalConvWithState=23 DeformConv=24 MatMul=12 FusedMatMul=12 Einsum=12
-  Gemm=123 FusedGemm=123 Gather=1 RNN=234 GRU=234 LSTM=2348 BatchNormalization=23 InstanceNormalization=23
-  GroupNormalization=23 LayerNormalization=23 RMSNormalization=2 SimplifiedLayerNormalization=2 SkipLayerNormalization=345
-  SkipSimplifiedLayerNormalization=34 EmbedLayerNormalization=34567 PRelu=2 BiasGelu=2 FastGelu=2 MultiHeadAttention=4
-  com.microsoft.Attention=23 DynamicQuantizeLSTM=4 DynamicQuantizeMatMul=5 MatMulNBits=6 MatMulIntegerToFloat=7
+  Conv=23 ConvTranspose=23 FusedConv=23 NhwcConv=23 CausalConvWithState=23 DeformConv=24 MatMul=12 FusedMatMul=12
+  Einsum=12 Gemm=123 FusedGemm=123 Gather=1 RNN=234 GRU=234 LSTM=2348 BatchNormalization=23 InstanceNormalization=23
+  GroupNormalization=23 LayerNormalization=23 RMSNormalization=2 SimplifiedLayerNormalization=2 PRelu=2 BiasGelu=2
+  FastGelu=2 SkipLayerNormalization=345 SkipSimplifiedLayerNormalization=34 EmbedLayerNormalization=34567
+  MultiHeadAttention=4 com.microsoft.Attention=23 DynamicQuantizeLSTM=4 DynamicQuantizeMatMul=5 MatMulNBits=6
+  MatMulIntegerToFloat=7
 ]]):gmatch "([%w.]+)=(%d+)" do layers[op] = positions end
 local of_two_axes = lists.set "MatMul FusedMatMul Einsum Gather" -- the weights of these
 local moving = lists.set "Cast Flatten Identity Reshape Squeeze Transpose Unsqueeze" -- which keep the elements
-local choosing = lists.set "Concat Gather GatherElements GatherND Slice Softmax Split TopK" -- no bias comes after these
+local choosing = lists.set "Concat Gather GatherElements GatherND Slice Softmax Split TopK" -- before no bias
 local MOST, DEEPEST = 2 ^ 17, 100 -- nodes that are looked at, with functions expanded; graphs in one another
 
--- A value is {message = of a constant, op, inputs = of the node that makes it, is_fixed = computed from constants alone,
--- axes, ndim = number of axes longer than 1, and of all, if it is, is_learned = computed with a layer's weight}.
+-- A value is {message = of a constant, op, inputs = of the node that makes it, is_fixed = computed from constants
+-- alone, axes, ndim = number of axes longer than 1, and of all, if it is, is_learned = computed with a weight}.
 local function new_value(value, sizes)
   value.axes, value.ndim = lists.sum(sizes, function(size) return (size > 1 or size < 0) and 1 or 0 end), #sizes
   return value
 end
 
--- Returns whether the columns of a table [n, D] go on as waves or lines do: a table of positions.
+-- Returns whether the columns of a table [n, D] are waves or lines at its end: a table of positions.
 local function is_wave(message, read)
   local n, ok, t = (message.dims or {})[1] or 0, pcall(read, message, error)
   if not ok or n < 4 or t.ndim ~= 2 then return false end
@@ -52,7 +53,7 @@ local function mark_vector(value)
     if vector and other and vector.is_fixed and other.is_learned and not choosing[other.op] then
       local weight = layers[other.op] and other.inputs[2]
       local dims = weight and weight.message and weight.message.dims or {}
-      local is_bias = value.op == "Add" and (dims[other.op == "MatMul" and #dims or other.op == "Conv" and 1 or 2] == 1)
+      local is_bias = value.op == "Add" and dims[other.op == "MatMul" and #dims or other.op == "Conv" and 1 or 2] == 1
       if vector.axes == 1 or is_bias and vector.axes == 0 then mark(vector, is_bias) end
     end
   end
@@ -80,12 +81,14 @@ function Roles:walk(g, names, depth)
       if input then
         is_fixed = is_fixed ~= false and input.is_fixed or false
         value.is_learned = value.is_learned or input.is_learned
-        for i = 1, input.is_fixed and input.ndim or 0 do sizes[i] = math.max(sizes[i] or 1, i <= input.axes and 2 or 1) end
+        for i = 1, input.is_fixed and input.ndim or 0 do
+          sizes[i] = math.max(sizes[i] or 1, i <= input.axes and 2 or 1)
+        end
       end
     end
     local shape = is_fixed and op == "Reshape" and value.inputs[2]
     local ok, stated = pcall(self.read, shape and shape.message or {}, error)
-    value.is_fixed = new_value(value, shape and ok and stated:reshape(-1):totable() or sizes) and is_fixed
+    new_value(value, shape and ok and stated:reshape(-1):totable() or sizes).is_fixed = is_fixed
     for _, name in ipairs(given) do names[name] = value end
     local called = self.functions[(node.domain or "") .. "\0" .. op]
     if called and self.left > 0 then
@@ -103,13 +106,13 @@ function Roles:walk(g, names, depth)
         value.is_fixed, value.is_learned = false, true -- whatever it reads from around it
       end
     end
-    local positions = layers[(node.domain or "") .. "." .. op] or node.domain ~= "com.microsoft" and layers[op]
-      or op ~= "Attention" and layers[op] or ""
+    local positions = layers[(node.domain or "") .. "." .. op] or layers[op] or ""
     for k in (value.is_fixed and "" or positions):gmatch "%d" do
       local weight, indices = value.inputs[tonumber(k)], value.inputs[2]
       local fits = weight and weight.is_fixed and (not of_two_axes[op] or weight.ndim == 2 or weight.axes > 1)
       if fits and op == "Gather" then -- an embedding, whose indices no layer computes
-        fits = weight.axes > 1 and not (indices or {}).is_learned and not (weight.message and is_wave(weight.message, self.read))
+        fits = weight.axes > 1 and not (indices or {}).is_learned
+          and not (weight.message and is_wave(weight.message, self.read))
       end
       if fits then
         mark(weight, true)
@@ -133,13 +136,16 @@ end
 
 --- Sets two fields of the messages of a model's floating tensors: `trains`, and `label`, a name that no other has.
 --- read(message, fail) returns the tensor of one, is_float(message) whether it is one. stated: the set of names that
---- the file says train, or nil. trainable: nil: by that or the rule; a boolean: all or none; a table of booleans by name;
---- or a function(name, trains) that returns whether a tensor trains. Returns a list of {name, message}.
+--- the file says train, or nil. trainable: nil: by that or the rule; a boolean: all or none; a table of booleans by
+--- name; or a function(name, trains) that returns whether a tensor trains. Returns a list of {name, message}.
 return function(model, read, is_float, stated, trainable)
+  local kind, names, labels = type(trainable), {}, {}
+  if not ("nil boolean table function"):find(kind) then
+    options.must_be("onnx.load", "trainable", "a boolean, a table of booleans by name, or a function", trainable)
+  end
   local self = setmetatable({functions = {}, found = {}, left = MOST, read = read, is_float = is_float}, Roles)
   for _, f in ipairs(model.functions or {}) do self.functions[(f.domain or "") .. "\0" .. (f.name or "")] = f end
   self:graph(model.graph or {}, nil, 1)
-  local kind, names, labels = type(trainable), {}, {}
   for _, each in ipairs(self.found) do
     local name, message, label = each.name, each.message, each.name
     if stated then message.trains = stated[name] end

@@ -174,8 +174,8 @@ function tensors.inputs_of(graph)
 end
 
 --- Returns what a file has for lm.load: its initializers and the weights in its nodes by name, a list of those of
---- unsupported dtypes, with a field trains = set of the names of those that train, and metadata: inputs and outputs with
---- their types, numbers of nodes by op, versions.
+--- unsupported dtypes, with a field trains = set of the names of those that train, and metadata: inputs and outputs
+--- with their types, numbers of nodes by op, versions.
 function tensors.load(path)
   local model = tensors.read(path)
   local read, close = tensors.reader(path)
@@ -184,8 +184,11 @@ function tensors.load(path)
     producer = model.producer_name and model.producer_name .. " " .. (model.producer_version or ""),
   }
   local ok, problem = pcall(function()
-    local found = lists.filter(tensors.mark(model, read), function(each) return each.message.trains end)
-    for i, message in ipairs(lists.joined(graph.initializer or {}, lists.map(found, function(each) return each.message end))) do
+    local list = lists.copy(graph.initializer or {})
+    for _, each in ipairs(tensors.mark(model, read)) do
+      if each.message.trains then list[#list + 1] = each.message end
+    end
+    for i, message in ipairs(list) do
       local name = message.label or message.name or "#" .. i
       local dtype = tensors.dtypes[message.data_type or 0] or "an unknown dtype"
       if dtype:find "^an? " or dtype == "string" or tensors.lacks(dtype) then
