@@ -211,7 +211,7 @@ describe("models of onnxruntime", function()
         node = {{op_type = "Sum", input = inputs, output = {"y"}}},
       },
     })
-    local net = lm.onnx.load(path)
+    local net = lm.onnx.load(path, {trainable = true})
     net:load_state_dict(lm.onnx.load(path):state_dict())
     assert.equal(#named, #net:parameters())
     for _, each in ipairs {net, net:clone():train():eval()} do

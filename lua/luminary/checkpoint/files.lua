@@ -16,6 +16,7 @@ local printable_name = require "luminary.base.printable_name"
 local file_format = require "luminary.file_formats.checkpoint"
 local formats = require "luminary.file_formats"
 local safetensors = require "luminary.file_formats.safetensors"
+local Source = require "luminary.file_formats.source"
 local paths = require "luminary.paths"
 local ranks = require "luminary.checkpoint.ranks"
 local fail = options.fail
@@ -216,21 +217,29 @@ local function about_of(metadata)
   return text and (ok and type(decoded) == "table" and decoded or {}) or nil
 end
 
--- Returns the path of shard i, and the name under which it was saved.
-local function shard_path(file, i)
+-- Returns the name under which shard i was saved.
+local function saved_name(file, i)
   local name = file.about.shards[i]
   if type(name) ~= "string" or name:find "/" then
     options.malformed_file(file.path, "checkpoint", "the name of shard %d is not that of a file", i)
   end
-  return files.folder_of(file.path) .. name, name
+  return name
+end
+
+-- Returns the path of shard i.
+local function shard_path(file, i)
+  local path, elsewhere = Source.beside(file.path, saved_name(file, i))
+  if path then return path end
+  options.malformed_file(file.path, "checkpoint", "its shard '%s' is not in its folder", elsewhere)
 end
 
 -- Fails for a shard of another save or rank that has the name of shard i.
 local function check_shard(file, i, metadata)
-  local path, name = shard_path(file, i)
+  local name = saved_name(file, i)
   local saved_as = metadata[SHARD] or name
   if saved_as ~= name then
-    options.malformed_file(path, "shard of a checkpoint", "it was saved as '%s'", printable_name(saved_as, 200))
+    saved_as = printable_name(saved_as, 200)
+    options.malformed_file(shard_path(file, i), "shard of a checkpoint", "it was saved as '%s'", saved_as)
   end
 end
 
@@ -269,16 +278,15 @@ function files.read(who, path, rank, size)
   local listed = lists.set(about.shards[1] and paths.dir(path:match "^(.*/)[^/]*$" or ".") or {})
   file.outlines = {}
   for i = 1, #about.shards do
-    local of_shard, name = shard_path(file, i)
     if (i - 1) % (size or 1) == (rank or 0) then
-      local shard = formats.load(of_shard, {})
+      local shard = formats.load(shard_path(file, i), {})
       check_shard(file, i, shard.metadata)
       file.outlines[i] = {}
       for part, state in pairs(options.is_plain(shard.value) and shard.value or {}) do
         file.outlines[i][part] = ranks.outline(state)
       end
-    elseif not listed[name] then
-      check_shard(file, i, safetensors.metadata(of_shard))
+    elseif not listed[saved_name(file, i)] then
+      check_shard(file, i, safetensors.metadata(shard_path(file, i)))
     end
   end
   return file
@@ -342,7 +350,7 @@ end
 function files.shards_of(path, metadata)
   local about = about_of(metadata) or {}
   local file = {path = path, about = {shards = type(about.shards) == "table" and about.shards or {}}}
-  return lists.map(file.about.shards, function(_, i) return (shard_path(file, i)) end)
+  return lists.map(file.about.shards, function(_, i) return shard_path(file, i) end)
 end
 
 -- Returns a table by the paths of the objects whose states are in the shards of a file; each shard has a part of each.

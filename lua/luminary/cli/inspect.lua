@@ -4,8 +4,8 @@ usage: luminary inspect [option ...] FILE
 
 Lists what is in a file that lm.load reads: safetensors and torch.save's .pt, one or in shards, .npy, .npz, .gguf, .t7,
 and .onnx, with the graph's inputs, outputs and nodes. Plain values and metadata first, then the tensors: name, dtype,
-shape, bytes, least, greatest, mean, standard deviation, and how many elements are NaN or infinite, if any. Nothing in
-the file is run.
+shape, bytes, whether it trains (.onnx), least, greatest, mean, standard deviation, and how many elements are NaN or
+infinite, if any. Nothing in the file is run.
 
   --quick   leave out what has to read the tensors' elements
   --help    print this
@@ -118,19 +118,24 @@ local function show(path, quick, is_shard)
   walk({metadata = file.metadata}, tell)
   local rows = {quick and {"name", "dtype", "shape", "size"}
     or {"name", "dtype", "shape", "size", "least", "greatest", "mean", "deviation"}}
+  local trains, trained, weights = file.lacking.trains, 0, 0
   local stored = file.lacking.stored or {}
   local elements, take = 0, repeats(file)
   for i, each in ipairs(tensors) do
     rows[i + 1] = row_of(each[1], each[2], quick, take, stored[each[2]])
     elements = elements + each[2]:numel()
+    if trains then table.insert(rows[i + 1], 5, trains[each[1]] and "yes" or "") end
+    if trains and trains[each[1]] then trained, weights = trained + 1, weights + each[2]:numel() end
   end
+  if trains then table.insert(rows[1], 5, "trains") end
   if #tensors > 0 then print(table.concat(aligned_columns(rows, 4), "\n")) end
   for _, each in ipairs(file.lacking) do print("not read: " .. each) end
   if file.lacking.advice then print(file.lacking.advice) end
   if printed + #tensors + #file.lacking == 0 then
     print "nothing is in it; lm.save(path, {name = tensor}) writes tensors by name"
   end
-  print(("%d tensor%s, %.0f elements"):format(#tensors, #tensors == 1 and "" or "s", elements))
+  print(("%d tensor%s, %.0f elements%s"):format(#tensors, #tensors == 1 and "" or "s", elements,
+    trains and ("; %d of them train, with %.0f elements"):format(trained, weights) or ""))
   for _, shard in ipairs(checkpoint_files.shards_of(path, file.metadata)) do show(shard, quick, true) end
 end
 

@@ -27,6 +27,8 @@ function sharded.load(path, opts, read)
         printable_name(tostring(name), 100), printable_name(tostring(file), 100))
     end
     if not by_file[file] then
+      local found, elsewhere = Source.beside(path, file)
+      if not found then options.malformed_file(path, "index", "its shard '%s' is not in its folder", elsewhere) end
       by_file[file] = {}
       files[#files + 1] = file
     end

@@ -6,6 +6,8 @@ local printable_name = require "luminary.base.printable_name"
 local ffi = require "ffi"
 local ops = core.ops
 
+ffi.cdef 'char *lm_source_realpath(const char *, char *) __asm__("realpath");'
+
 local Source = {}
 Source.__index = Source
 
@@ -34,6 +36,30 @@ end
 function Source.with(path, opts, read)
   local source = Source.open(path, opts)
   return close(source, pcall(read, source))
+end
+
+-- Returns a path without links and "..", or nil if nothing is there.
+local function real_path(path)
+  local buffer = ffi.new "char[4097]"
+  return ffi.C.lm_source_realpath(path, buffer) ~= nil and ffi.string(buffer) or nil
+end
+
+--- Returns the path of a file that the file at `path` names: it must be in the same folder or one in that, also after
+--- symbolic links are followed. If the naming file is a link, it may be beside that one's target instead, as in the
+--- cache of Hugging Face's hub. Returns nil and where the file is, for a message, if it is elsewhere.
+function Source.beside(path, name)
+  local folder, outside = path:match "^(.*/)" or "", printable_name(name, 100)
+  if name == "" or name:find "^/" or name:find "[%z\\]" or ("/" .. name .. "/"):find("/../", 1, true) then
+    return nil, outside
+  end
+  local there, file = real_path(folder .. name), real_path(path)
+  local is_inside = not there -- a missing file: opening it fails
+  for _, root in ipairs {real_path(folder == "" and "." or folder) or "/", file and file:match "^(.*)/" or "/"} do
+    root = root:gsub("/*$", "/")
+    is_inside = is_inside or there:sub(1, #root) == root
+  end
+  if is_inside then return folder .. name end
+  return nil, outside .. " -> " .. printable_name(there, 200)
 end
 
 local LONGEST_TEXT = 2 ^ 28

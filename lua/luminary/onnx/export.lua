@@ -419,7 +419,9 @@ local function write(self, path, o)
       output = lists.map(node.outputs, name_of),
     }
   end)
+  local trains = lists.sorted_keys(self.by_name, function(_, t) return t.requires_grad end)
   core.onnx_write(path, {
+    metadata_props = {{key = tensors.TRAINS, value = table.concat(trains, "\n")}}, -- see roles.lua
     ir_version = ir_versions[o.opset] or o.opset > 24 and 13 or 8, producer_name = "luminary",
     producer_version = version, opset_import = {{domain = "", version = o.opset}},
     graph = {

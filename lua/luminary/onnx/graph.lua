@@ -10,6 +10,7 @@ local load_module = require "luminary.base.load_module"
 local options = require "luminary.base.options"
 local printable_name = require "luminary.base.printable_name"
 local patterns = require "luminary.onnx.patterns"
+local Source = require "luminary.file_formats.source"
 local tensors = require "luminary.onnx.tensors"
 local check_rules = require "luminary.onnx.node_rules"
 local helpers = require "luminary.onnx.ops.sizes"
@@ -28,52 +29,37 @@ local function limits_of(size)
   return math.floor(math.min(24000, 1000 + size / 20) + size / 1024), math.min(2 ^ 23, 2 ^ 21 + 64 * size)
 end
 -- Limits on nodes that are computed while the file is read, in elements: of each input and result; computed for one.
+local MOST_ARGUMENTS = 4000 -- inputs of a node, and outputs of the graph, which Lua passes as arguments
 local MOST_FOLDED, MOST_COMPUTED, KEPT = 4096, 2 ^ 16, 16
-local MOST_DENSE = 2 ^ 31 -- elements of all sparse tensors, which are small in the file
 
 -- ---- running
 
--- Returns x as another tensor with its memory, so that freeing one leaves the other.
-local function alias(x) return is_tensor(x) and ops.view(x, x.shape) or x end
+-- Returns r, a result of a step, as another tensor with its memory if it is an input of the step, or its result a, b or
+-- c, so that freeing one leaves the other.
+local function apart(r, step, frame, a, b, c)
+  local is_same = r ~= nil and (rawequal(r, a) or rawequal(r, b) or rawequal(r, c))
+  for i = 1, r ~= nil and #step.inputs or 0 do is_same = is_same or rawequal(r, frame[step.inputs[i]]) end
+  return is_same and is_tensor(r) and ops.view(r, r.shape) or r
+end
 
 -- Returns a function(frame) that calls f with the values of slots. how: see ops/init.lua.
 local function runner(f, slots, how)
-  local a, b, c, d = slots[1], slots[2], slots[3], slots[4]
-  local n, list = #slots, {}
-  if how or n > 4 then
-    return function(frame)
-      for i = 1, n do list[i] = frame[slots[i]] end
-      local r1, r2, r3, r4
-      if how == "list" then
-        r1, r2, r3, r4 = f(list, n)
-      elseif how == "frame" then
-        r1, r2, r3, r4 = f(frame, unpack(list, 1, n))
-      else
-        r1, r2, r3, r4 = f(unpack(list, 1, n))
-      end
-      for i = 1, n do
-        if rawequal(r1, list[i]) then r1 = alias(r1) end
-        list[i] = nil
-      end
-      return r1, r2, r3, r4
-    end
-  elseif n == 1 then
-    return function(frame)
-      local x = frame[a]
-      local r1, r2, r3, r4 = f(x)
-      return rawequal(r1, x) and alias(x) or r1, r2, r3, r4
-    end
-  elseif n == 2 then
-    return function(frame)
-      local x, y = frame[a], frame[b]
-      local r1, r2, r3, r4 = f(x, y)
-      return (rawequal(r1, x) or rawequal(r1, y)) and alias(r1) or r1, r2, r3, r4
-    end
-  end
+  local n, list, a, b, c, d = #slots, {}, slots[1] or 0, slots[2] or 0, slots[3] or 0, slots[4] or 0
+  if not how and n == 1 then return function(frame) return f(frame[a]) end end
+  if not how and n == 2 then return function(frame) return f(frame[a], frame[b]) end end
+  if not how and n <= 4 then return function(frame) return f(frame[a], frame[b], frame[c], frame[d]) end end
   return function(frame)
-    local x, y, z = frame[a or 0], frame[b or 0], frame[c or 0]
-    local r1, r2, r3, r4 = f(x, y, z, frame[d or 0])
-    return r1 and (rawequal(r1, x) or rawequal(r1, y) or rawequal(r1, z)) and alias(r1) or r1, r2, r3, r4
+    for i = 1, n do list[i] = frame[slots[i]] end
+    local r1, r2, r3, r4
+    if how == "list" then
+      r1, r2, r3, r4 = f(list, n)
+    elseif how == "frame" then
+      r1, r2, r3, r4 = f(frame, unpack(list, 1, n))
+    else
+      r1, r2, r3, r4 = f(unpack(list, 1, n))
+    end
+    for i = 1, n do list[i] = nil end
+    return r1, r2, r3, r4
   end
 end
 
@@ -84,8 +70,15 @@ function graph.run(steps, frame)
     frame.step = step
     local r1, r2, r3, r4 = step.run(frame)
     if step.list then
-      for i, slot in ipairs(step.outputs) do frame[slot] = r1[i] end
+      local seen = {}
+      if is_tensor(r1) then error(("it makes one result, %d are declared"):format(#step.outputs), 0) end
+      for i, slot in ipairs(step.outputs) do
+        local r = apart(r1[i], step, frame)
+        frame[slot], seen[r or false] = seen[r or false] and apart(r, step, frame, r) or r, true
+      end
     else
+      r1, r2 = apart(r1, step, frame), step.o2 and apart(r2, step, frame, r1)
+      if step.o2 then r3, r4 = apart(r3, step, frame, r1, r2), apart(r4, step, frame, r1, r2, r3) end
       frame[step.o1] = r1
       if step.o2 then frame[step.o2], frame[step.o3], frame[step.o4] = r2, r3, r4 end
     end
@@ -263,41 +256,38 @@ function Graph:new_slot()
   return self.slots
 end
 
--- Adds a tensor of the model: a "parameter", a "buffer" or a "constant". Those that do not change are known.
-function Graph:add_tensor(scope, name, value, kind, known)
+-- Adds a tensor of the model: a "parameter", a "buffer" or a "constant". Those that do not change are known. label: its
+-- name in the module, nil: the same.
+function Graph:add_tensor(scope, name, value, kind, known, label)
   local slot = self:new_slot()
   scope.names[name], self.kept[slot] = slot, true
   if known or not (is_tensor(value) and is_float(value)) then self.constants[slot] = value end
-  self.tensors[#self.tensors + 1] = {name = name, slot = slot, value = value, kind = kind}
+  self.tensors[#self.tensors + 1] = {name = label or name, slot = slot, value = value, kind = kind}
   return slot
 end
 
--- Inputs that are not trained: statistics, and settings, which are known once the file is read.
-local untrained = {
-  BatchNormalization = {[4] = "statistics", [5] = "statistics"}, Clip = {[2] = "setting", [3] = "setting"},
-  Resize = {[2] = "setting", [3] = "setting"}, Upsample = {[2] = "setting"}, Pad = {[3] = "setting"},
-  Dropout = {[2] = "setting"}, QuantizeLinear = {[2] = "statistics"}, DequantizeLinear = {[2] = "statistics"},
-  Range = {"setting", "setting", "setting"}, Pow = {[2] = "setting"},
+-- Inputs that are settings, which are known once the file is read, unless they train.
+local settings = {
+  Clip = {2, 3}, Resize = {2, 3}, Upsample = {2}, Pad = {3}, Dropout = {2}, Range = {1, 2, 3}, Pow = {2},
 }
 
--- Adds a graph's initializers: floating ones as parameters, except those that `untrained` lists; others as buffers.
+-- Adds a graph's initializers: those that train (roles.lua) as parameters, others as buffers.
 function Graph:add_initializers(g, scope)
-  local uses, inputs = {}, {}
+  local known, inputs = {}, {}
   for _, node in ipairs(g.node or {}) do
-    for k, use in pairs(untrained[node.op_type] or {}) do uses[(node.input or {})[k] or ""] = use end
+    for _, k in ipairs(settings[node.op_type] or {}) do known[(node.input or {})[k] or ""] = true end
   end
   for _, input in ipairs(g.input or {}) do inputs[input.name or ""] = true end
-  local function add(name, value)
+  local function add(message, value)
+    local name, kind = message.name or "", message.trains and "parameter" or "buffer"
     if scope.names[name] then self.fail("two initializers are named '%s'", printable_name(name, 100)) end
-    local trains = is_tensor(value) and is_float(value) and not uses[name]
-    return self:add_tensor(scope, name, value, trains and "parameter" or "buffer", uses[name] == "setting")
+    return self:add_tensor(scope, name, value, kind, known[name] and not message.trains, message.label)
   end
   for _, message in ipairs(g.initializer or {}) do
-    local name = message.name or ""
-    local slot = add(name, self.read_tensor(message, self.fail))
+    local name, slot = message.name or "", add(message, self.read_tensor(message, self.fail))
     if inputs[name] and self.ir_version >= 4 then self.constants[slot], self.overridable[name] = nil, slot end
   end
-  for _, sparse in ipairs(g.sparse_initializer or {}) do add((sparse.values or {}).name or "", self:dense(sparse)) end
+  for _, sparse in ipairs(g.sparse_initializer or {}) do add(sparse.values or {}, self:dense(sparse)) end
 end
 
 --- Returns the dense tensor of a sparse one's message: values at indices, flat [n] or [n, dims], from 0.
@@ -306,8 +296,8 @@ function Graph:dense(sparse)
   local indices, dims = self.read_tensor(sparse.indices or {}, self.fail), sparse.dims or {}
   local numel, flat = lists.product(dims), indices
   self.dense_elements = self.dense_elements + math.max(numel, 0)
-  if not (numel >= 0 and self.dense_elements <= MOST_DENSE) then
-    self.fail("its sparse tensors have more than %d elements, or sizes below 0", MOST_DENSE)
+  if not (numel >= 0 and self.dense_elements <= self.most_dense) then
+    self.fail("its sparse tensors have more than %d elements, the most for its size, or sizes below 0", self.most_dense)
   end
   if indices.ndim == 2 then
     flat = ops.zeros({indices.shape[1]}, {dtype = "int64"})
@@ -412,6 +402,14 @@ function Graph:add_node(message, scope, steps, versions, references)
     if self.failed then error(f, 0) end -- an error of self.fail
     self.fail("node %s: %s", node.text, text_of(f))
   end
+  local weight = is_constant and (node.value or (node.sparse_value or {}).values)
+  if weight and weight.trains then -- once for all calls of a function that has it
+    local slot = self.weights[weight]
+      or self:add_tensor(scope, names[1] or "", f, "parameter", false, weight.label)
+    scope.names[names[1] or ""], self.weights[weight] = slot, slot
+    return
+  end
+  if how ~= "list" and #node.inputs > MOST_ARGUMENTS then node:fail("it has more than %d inputs", MOST_ARGUMENTS) end
   local run = not is_constant and runner(f, node.inputs, how)
   local values = is_constant and {f} or fold(node, run, how)
   for i, name in ipairs(values and names or {}) do
@@ -424,7 +422,7 @@ function Graph:add_node(message, scope, steps, versions, references)
     run = run, list = how == "results" or #o > 4, o1 = o[1] or -1, o2 = o[2], o3 = o[3] or -1, o4 = o[4] or -1,
     outputs = o, inputs = node.inputs, node = node.text,
   }
-  if how == "frame" or how == "holds" then
+  if how == "frame" or how == "holds" or type(entry) == "table" and entry.holds then
     for _, slot in ipairs(lists.joined(node.inputs, o)) do self.kept[slot] = true end
   end
 end
@@ -460,7 +458,10 @@ function Graph:set_drops(steps)
     for _, slot in ipairs(step.inputs) do last[slot] = last[slot] and k end
   end
   for slot, k in pairs(last) do
-    if slot > 0 and not self.kept[slot] then steps[k].drop = lists.joined(steps[k].drop or {}, {slot}) end
+    if slot > 0 and not self.kept[slot] then
+      steps[k].drop = steps[k].drop or {}
+      table.insert(steps[k].drop, slot)
+    end
   end
 end
 
@@ -497,11 +498,12 @@ end
 function graph.prepare(model, size, read_tensor, fail, unsupported_model)
   local self = setmetatable({
     slots = 0, nodes = 0, depth = 0, dense_elements = 0, constants = {}, kept = {}, tensors = {}, functions = {},
-    lacking = {}, plans = {}, overridable = {}, versions = versions_of(model.opset_import),
+    lacking = {}, plans = {}, weights = {}, overridable = {}, versions = versions_of(model.opset_import),
     read_tensor = read_tensor, ir_version = model.ir_version or 3,
     find_op = load_module("luminary.onnx.ops").find,
   }, Graph)
   self.most, self.left_to_compute = limits_of(size)
+  self.most_dense = Source.MOST_REPEATED + size
   function self.fail(...)
     self.failed = true
     fail(...)
@@ -516,6 +518,8 @@ function graph.prepare(model, size, read_tensor, fail, unsupported_model)
     self.functions[key_of(domain_of(f.domain), f.name or "", f.overload)] = f
   end
   local plan, lacking = self:prepare(model.graph or fail "it has no graph"), self.lacking
+  local outputs = #plan.outputs
+  if outputs > MOST_ARGUMENTS then fail("it has %d outputs, at most %d are allowed", outputs, MOST_ARGUMENTS) end
   if #lacking > 0 then
     table.sort(lacking, function(a, b) return lacking[a] > lacking[b] or lacking[a] == lacking[b] and a < b end)
     local list = lists.map(lacking, function(name) return ("%d × %s"):format(lacking[name], name) end)

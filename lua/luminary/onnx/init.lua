@@ -19,9 +19,14 @@ local Model = class.define("OnnxModel", nn.Module)
 local Tensors = class.define("OnnxTensors", nn.Module) -- a part of a model: tensors of names with one beginning
 
 -- Returns the module that has a tensor of a dotted name, and the path to the tensor, a list of names. Names that a
--- module cannot have are changed.
-local function holder_of(self, name)
+-- module cannot have are changed; so are dots behind the 20th, and those for which `room`.modules has none left.
+local function holder_of(self, name, room)
   local holder, parts = self, lists.parts(name == "" and "_" or name, "[^.]+")
+  local most = room.modules > 0 and 20 or 0
+  if #parts > most then
+    parts[most + 1] = table.concat(parts, "_", most + 1)
+    parts = lists.slice(parts, 1, most + 1)
+  end
   for i, part in ipairs(parts) do
     local record, kind = records.of(holder), i == #parts and "buffer" or "child"
     while record.kind[part] and (kind == "buffer" or record.kind[part] ~= "child")
@@ -31,20 +36,23 @@ local function holder_of(self, name)
     end
     parts[i] = part
     if kind == "buffer" then return holder, parts end
-    if not record.kind[part] then holder:add_module(part, Tensors()) end
+    if not record.kind[part] then
+      holder:add_module(part, Tensors())
+      room.modules = room.modules - 1
+    end
     holder = record.values[part]
   end
-  return holder_of(self, "_")
+  return holder_of(self, "_", room)
 end
 
 -- Adds the model's tensors as parameters and buffers. Returns lists of their paths and of their slots, and other values
--- by slot.
-local function register(self, list)
-  local paths, slots, others = {}, {}, {}
+-- by slot. size: of the file, in bytes.
+local function register(self, list, size)
+  local paths, slots, others, room = {}, {}, {}, {modules = 1000 + size / 1024}
   for i, each in ipairs(list) do
     if is_tensor(each.value) then
       local is_constant = each.kind == "constant"
-      local holder, path = holder_of(self, is_constant and "constants." .. i or each.name)
+      local holder, path = holder_of(self, is_constant and "constants." .. i or each.name, room)
       local name = path[#path]
       if each.kind == "parameter" then
         holder:register_parameter(name, parameter.new(each.value, true))
@@ -101,8 +109,8 @@ local function on_device(device, f, ...)
   return options.restoring(function() core.set_default_device(before) end, f, ...)
 end
 
--- Initializes a model, for onnx.load alone. source: the file's path; plan: see graph.lua.
-function Model:init(source, plan, inputs)
+-- Initializes a model, for onnx.load alone. source: the file's path; plan: see graph.lua; size: of the file, in bytes.
+function Model:init(source, plan, inputs, size)
   local paths, slots, others
   self.source, self.inputs, self.node_count = source, inputs, #(plan.message.node or {})
   self.outputs = lists.map(plan.message.output or {}, tensors.described)
@@ -118,11 +126,16 @@ function Model:init(source, plan, inputs)
     local ok, problem = pcall(on_device, some and some.device, graph.run, plan.steps, frame)
     if not ok then graph.fail_in("onnx", frame, problem) end
     local results = {}
-    for i, slot in ipairs(plan.outputs) do results[i] = frame[slot] end
+    for i, slot in ipairs(plan.outputs) do
+      results[i] = frame[slot]
+      if results[i] == nil and self.outputs[i].kind ~= "optional" then
+        options.fail("onnx: no node computed the output '%s'", printable_name(self.outputs[i].name, 100))
+      end
+    end
     return unpack(results, 1, #plan.outputs)
   end
   function self.has_input(name) return plan.overridable[name] or lists.index_of(self:names "inputs", name) end
-  paths, slots, others = register(self, plan.tensors) -- whose names are none of the fields above
+  paths, slots, others = register(self, plan.tensors, size) -- whose names are none of the fields above
 end
 
 local function forward(self, ...)
@@ -174,8 +187,18 @@ local function infos_text(infos)
   return table.concat(parts, ", ")
 end
 
+-- Returns the list of parameters; warns if there are none, as someone who trains the network wants them.
+function Model:parameters()
+  local list = nn.Module.parameters(self)
+  if #list == 0 then
+    core.warn(("onnx: no tensor of '%s' trains, since no node reads a floating one as a weight of a layer; the option "
+      .. "trainable of lm.onnx.load can name some"):format(printable_name(self.source, 100)))
+  end
+  return list
+end
+
 function Model:extra_repr()
-  local count = lists.sum(self:parameters(), core.methods.numel)
+  local count = lists.sum(nn.Module.parameters(self), core.methods.numel)
   return ("'%s', %s -> %s, %d nodes, %d parameters"):format(printable_name(self.source, 100), infos_text(self.inputs),
     infos_text(self.outputs), self.node_count, count)
 end
@@ -190,7 +213,7 @@ end
 
 --- Reads the model of an ONNX file: returns a module in evaluation mode, whose parameters and buffers have the names of
 --- the graph's initializers. A call takes the graph's inputs in order, or in a table by name, and returns its outputs.
-onnx.load = signature.of("load(path: string, {device: any?})", function(path, opts)
+onnx.load = signature.of("load(path: string, {device: any?, trainable: any?})", function(path, opts)
   local function fail(...) options.fail_in_file(path, ...) end
   local function unsupported(...) options.unsupported_file(path, ...) end
   local model, size = tensors.read(path)
@@ -202,7 +225,8 @@ onnx.load = signature.of("load(path: string, {device: any?})", function(path, op
         unsupported("input '%s' is of the unsupported type %s", printable_name(info.name, 100), info.dtype or info.kind)
       end
     end
-    return Model(path, graph.prepare(model, size, read_tensor, fail, unsupported), inputs):eval()
+    tensors.mark(model, read_tensor, opts.trainable)
+    return Model(path, graph.prepare(model, size, read_tensor, fail, unsupported), inputs, size):eval()
   end)
   close()
   if not ok then error(net, 0) end

@@ -55,10 +55,10 @@ function Nodes:unuse(name)
   if name == "" then return end
   self.uses[name] = self.uses[name] - 1
   local node = self.makers[name]
-  if not node or node.removed then return end
-  for _, output in ipairs(node.output) do
-    if (self.uses[output] or 0) > 0 then return end
-  end
+  if not node or node.removed or self.uses[name] > 0 then return end
+  local output = node.output
+  while output[node.unread] and (self.uses[output[node.unread]] or 0) <= 0 do node.unread = node.unread + 1 end
+  if output[node.unread] then return end
   node.removed = true
   for _, input in ipairs(node.input or {}) do self:unuse(input) end
 end
@@ -313,7 +313,7 @@ local function without_copies(g)
   for i, message in ipairs(g.node or {}) do
     local node = lists.copy(message)
     node.input = lists.map(node.input or {}, function(name) return origin[name] or name end)
-    node.output = node.output or {}
+    node.output, node.unread = node.output or {}, 1 -- the first output that others may read
     list[i] = node
     local op, first, y = domain_of(node) == "" and node.op_type, node.input[1] or "", node.output[1] or ""
     local value = op == "Constant" and attribute(node, "value")

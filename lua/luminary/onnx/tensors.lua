@@ -1,6 +1,7 @@
 --- Reads ONNX files: their messages as tables (bind/io/onnx.c), and their tensors.
 local core = require "luminary.core"
 local lists = require "luminary.base.lists"
+local load_module = require "luminary.base.load_module"
 local options = require "luminary.base.options"
 local printable_name = require "luminary.base.printable_name"
 local Source = require "luminary.file_formats.source"
@@ -16,6 +17,9 @@ tensors.absent = lists.set [[
   float8_e8m0fnu uint2 int2]]
 tensors.number_of = {}
 for number, name in ipairs(tensors.dtypes) do tensors.number_of[name] = number end
+
+--- Property of a model of lm.onnx.export: the names of tensors that were parameters, one a line.
+tensors.TRAINS = "luminary.parameters"
 
 --- Reads the messages of the file at a path; returns a table of the model, as in io/onnx.proto, and the file's size.
 function tensors.read(path)
@@ -40,7 +44,9 @@ local function small_elements(raw, dtype, n)
 end
 
 -- Fields of a message that hold the elements of other dtypes than those of int32_data.
-local fields = {float32 = "float_data", float64 = "double_data", int64 = "int64_data", uint64 = "uint64_data"}
+local fields = {
+  float32 = "float_data", float64 = "double_data", int64 = "int64_data", uint64 = "uint64_data", uint32 = "uint64_data",
+}
 
 -- Returns the tensor of a message; what: its name. Integers below 8 bits, and dtypes in Source.becomes, are widened.
 local function read_elements(message, dtype, sizes, numel, what, fail)
@@ -54,7 +60,10 @@ local function read_elements(message, dtype, sizes, numel, what, fail)
       raw and "bytes" or "elements")
   end
   if numel == 0 then return ops.empty(sizes, {dtype = small and "int8" or becomes and "float32" or dtype}) end
-  if raw then
+  if not raw and dtype == "uint32" then -- as int64 already
+    if data:min():item() < 0 or data:max():item() >= 2 ^ 32 then fail("%s has values that are no uint32", what) end
+    return ops.view(data, sizes)
+  elseif raw then
     if dtype == "bool" and raw:max():item() > 1 then fail("%s is bool but has the value %d", what, raw:max():item()) end
     data = core.view_as(raw, stored, {count}, {1}, 0)
   elseif stored:find "float16$" then
@@ -63,24 +72,24 @@ local function read_elements(message, dtype, sizes, numel, what, fail)
     data = data:to(stored)
   end
   if small then data = small_elements(data, dtype, numel) end
-  return ops.view(becomes and becomes[2](data) or data, sizes)
+  if becomes then data = becomes[2](data) or fail("%s: %s", what, Source.TOO_LARGE) end
+  return ops.view(data, sizes)
 end
 
 --- Returns read(message, fail), which returns the tensor of a message: of strings a list with a field shape; and
 --- close(), for afterwards. Tensors in files beside the model, at `path`, are mapped. fail(format, ...) raises an
 --- error.
 function tensors.reader(path)
-  local folder, opened = path:match "^(.*/)" or "", {}
+  local opened = {}
 
   local function external(message, dtype, sizes, numel, what, fail)
     local at, small = {}, dtype:match "^u?int([24])$"
     for _, entry in ipairs(message.external_data or {}) do at[entry.key or ""] = entry.value end
     local name, offset = at.location or "", tonumber(at.offset or 0)
-    if name == "" or name:find "^/" or name:find "[%z\\]" or ("/" .. name .. "/"):find("/../", 1, true) then
-      fail("%s: external data must be in a file beside the model, got '%s'", what, printable_name(name, 100))
-    end
+    local file, elsewhere = Source.beside(path, name)
+    if not file then fail("%s: external data must be in a file beside the model, got '%s'", what, elsewhere) end
     if not offset or offset < 0 or offset % 1 ~= 0 then fail("%s: its offset must be a count of bytes", what) end
-    opened[name] = opened[name] or Source.open(folder .. name, {mmap = true})
+    opened[name] = opened[name] or Source.open(file, {mmap = true})
     if small then
       local count = math.ceil(numel * small / 8)
       local raw = opened[name]:tensor("uint8", {count}, offset, count, what)
@@ -115,6 +124,18 @@ end
 --- Returns whether tensors of an element type cannot be read, even as another dtype.
 function tensors.lacks(dtype)
   return tensors.absent[dtype] and not Source.becomes[dtype] and not dtype:find "int[24]$"
+end
+
+-- Returns whether a message has a floating tensor that can be read.
+local function is_float(message)
+  local dtype = tensors.dtypes[message.data_type or 0] or ""
+  return dtype:find "float" and not tensors.lacks(dtype)
+end
+--- Marks the tensors of a model that train, and names all; returns their list (roles.lua). read: see reader.
+function tensors.mark(model, read, trainable)
+  local written = lists.find(model.metadata_props or {}, function(entry) return entry.key == tensors.TRAINS end)
+  local stated = written and lists.set(lists.parts(written.value or "", "[^\n]+"))
+  return load_module "luminary.onnx.roles"(model, read, is_float, stated, trainable)
 end
 
 --- Describes the type of an input or output of a graph: {name, kind = "tensor", "sequence", "optional" or "map", dtype,
@@ -152,22 +173,29 @@ function tensors.inputs_of(graph)
   return inputs
 end
 
---- Returns what a file has for lm.load: its initializers by name, a list of those of unsupported dtypes, and metadata:
---- inputs and outputs with their types, numbers of nodes by op, versions.
+--- Returns what a file has for lm.load: its initializers and the weights in its nodes by name, a list of those of
+--- unsupported dtypes, with a field trains = set of the names of those that train, and metadata: inputs and outputs
+--- with their types, numbers of nodes by op, versions.
 function tensors.load(path)
   local model = tensors.read(path)
   local read, close = tensors.reader(path)
-  local graph, values, lacking, about = model.graph or {}, {}, {}, {
+  local graph, values, lacking, about = model.graph or {}, {}, {trains = {}}, {
     inputs = {}, outputs = {}, nodes = {}, operators = {}, properties = {}, ir_version = model.ir_version,
     producer = model.producer_name and model.producer_name .. " " .. (model.producer_version or ""),
   }
   local ok, problem = pcall(function()
-    for i, message in ipairs(graph.initializer or {}) do
-      local name, dtype = message.name or "#" .. i, tensors.dtypes[message.data_type or 0] or "an unknown dtype"
+    local list = lists.copy(graph.initializer or {})
+    for _, each in ipairs(tensors.mark(model, read)) do
+      if each.message.trains then list[#list + 1] = each.message end
+    end
+    for i, message in ipairs(list) do
+      local name = message.label or message.name or "#" .. i
+      local dtype = tensors.dtypes[message.data_type or 0] or "an unknown dtype"
       if dtype:find "^an? " or dtype == "string" or tensors.lacks(dtype) then
         lacking[#lacking + 1] = ("'%s' (%s)"):format(printable_name(name, 200), dtype)
-      else
+      elseif not values[name] then
         values[name] = read(message, function(...) options.fail_in_file(path, ...) end)
+        lacking.trains[name] = message.trains or nil
       end
     end
   end)

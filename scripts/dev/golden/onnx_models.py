@@ -3,7 +3,8 @@
     onnx_models.py FOLDER NAME    writes FOLDER/NAME.onnx and FOLDER/NAME.safetensors, its inputs and outputs
 
 Networks are those of scripts/bench/onnx, from random weights; gpt2_cached takes and returns keys and values of earlier
-tokens. forest, logistic and boosting are scikit-learn's.
+tokens. forest, logistic and boosting are scikit-learn's. NAME.dynamo is written by PyTorch's newer exporter; the path of
+an .onnx file is copied, and gets random inputs.
 """
 import os
 import sys
@@ -39,6 +40,7 @@ def exported(path, name):
     import torch
     torch.manual_seed(0)
     torch.backends.mha.set_fastpath_enabled(False)  # its fused op has no counterpart in ONNX
+    dynamo, name = name.endswith(".dynamo"), name.removesuffix(".dynamo")
     model, inputs = gpt2_cached() if name == "gpt2_cached" else onnx_peer.MODELS[name](1)
     for weight in model.parameters():
         if weight.ndim > 1 and not weight.any():
@@ -46,7 +48,10 @@ def exported(path, name):
     model.eval()
     names = ["x"] + [f"x{i}" for i in range(1, len(inputs))]
     with torch.no_grad():
-        torch.onnx.export(model, inputs, path, opset_version=17, dynamo=False, input_names=names)
+        if dynamo:
+            torch.onnx.export(model, inputs, path, dynamo=True, external_data=False, input_names=names)
+        else:
+            torch.onnx.export(model, inputs, path, opset_version=17, dynamo=False, input_names=names)
     return [(x[0] if isinstance(x, list) else x).numpy() for x in inputs]
 
 
@@ -67,11 +72,40 @@ def fitted(path, name):
     return [x]
 
 
+def given(path, name):
+    """Copies a model; returns the first random inputs that it runs with: sizes that it names are among a few."""
+    import shutil
+    shutil.copy(name, path)
+    wanted = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    numpy.random.seed(0)
+    sizes = 64, 512, 96, 16, 1280, 16000, 48, 200, 2, 1
+    for size, inner in [(size, inner) for size in sizes for inner in (size, 1)]:
+        inputs = []
+        for each in wanted.get_inputs():
+            last = max(len(each.shape) - 1, 1)
+            dims = [d if isinstance(d, int) and d > 0 else size if k == last else inner if k else 1
+                    for k, d in enumerate(each.shape)]
+            if "float" in each.type:
+                x = numpy.random.rand(*dims).astype(numpy.float32)
+            else:
+                x = numpy.full(dims, 16000) if each.name == "sr" else numpy.random.randint(0, 2, dims)
+            inputs.append(numpy.asarray(x, {"tensor(float16)": "float16", "tensor(double)": "float64", "tensor(bool)": "bool",
+                                            "tensor(int32)": "int32", "tensor(float)": "float32"}.get(each.type, "int64")))
+        try:
+            wanted.run(None, dict(zip([i.name for i in wanted.get_inputs()], inputs)))
+            return inputs
+        except Exception as problem:
+            why = problem
+    raise why
+
+
 folder, name = sys.argv[1:]
-path = f"{folder}/{name}.onnx"
-inputs = (fitted if name in ("forest", "logistic", "boosting") else exported)(path, name)
+path = f"{folder}/{os.path.basename(name).removesuffix('.onnx')}.onnx"
+make = given if name.endswith(".onnx") else fitted if name in ("forest", "logistic", "boosting") else exported
+inputs = make(path, name)
 session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
 outputs = session.run(None, dict(zip([i.name for i in session.get_inputs()], inputs)))
+outputs = [x for x in outputs if isinstance(x, numpy.ndarray)]
 arrays = [("in", inputs), ("out", outputs)]
-save_file({f"{kind}.{i}": numpy.ascontiguousarray(x) for kind, list_ in arrays for i, x in enumerate(list_, 1)},
-          f"{folder}/{name}.safetensors")
+save_file({f"{kind}.{i}": numpy.array(x, order="C") for kind, list_ in arrays for i, x in enumerate(list_, 1)},
+          path.removesuffix(".onnx") + ".safetensors")

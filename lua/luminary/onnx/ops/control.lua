@@ -1,5 +1,6 @@
 --- ONNX's control flow, sequences (lists of tensors), optionals (values or nil) and texts (lists with a field shape).
 local core = require "luminary.core"
+local base_lists = require "luminary.base.lists"
 local graph = require "luminary.onnx.graph"
 local helpers = require "luminary.onnx.ops.sizes"
 local tensors = require "luminary.onnx.tensors"
@@ -114,16 +115,16 @@ end
 
 local function held(f) return {how = "holds", f} end
 op.SequenceEmpty = held(function() return {} end)
-op.SequenceConstruct = {how = "frame", function(_, _, ...) return {...} end}
+op.SequenceConstruct = {how = "list", holds = true, function(_, all, n) return base_lists.slice(all, 1, n) end}
 op.SequenceLength = held(function(_, list) return core.tensor(#list, {dtype = "int64"}) end)
 op.SequenceAt = held(function(_, list, at) return list[index_of(at, #list)] end)
 op.SequenceInsert = held(function(_, list, x, at)
-  local new, last = {unpack(list)}, at and at:item() < 0 and #list or #list + 1
+  local new, last = base_lists.copy(list), at and at:item() < 0 and #list or #list + 1
   table.insert(new, at and index_of(at, last) or last, x)
   return new
 end)
 op.SequenceErase = held(function(_, list, at)
-  local new = {unpack(list)}
+  local new = base_lists.copy(list)
   table.remove(new, at and index_of(at, #list) or nil)
   return new
 end)

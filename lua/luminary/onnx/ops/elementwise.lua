@@ -37,7 +37,7 @@ op.PRelu = {function(n, x, slope)
   if n.version < 7 and slope.ndim == 1 and slope:numel() > 1 then
     slope = slope:reshape {-1, unpack(helpers.filled(x.ndim - 2, 1))}
   end
-  return ops.where(ops.lt(x, 0), to(x * slope, x.dtype), x)
+  return ops.where(ops.gt(x, 0), x, to(x * slope, x.dtype))
 end}
 
 -- Returns the entry of several inputs: f of the first two, then of the result and the next.

@@ -37,6 +37,7 @@ end
 -- Returns x resized along dim d to `out` elements; first and last: the region to crop, as parts of the size.
 local function resized(n, x, d, out, scale, first, last)
   local size, points, outside, shape = x.shape[d], {}, {}, filled(x.ndim, 1, d, out)
+  if out == 0 then return ops.narrow(x, d, 1, 0) end
   local function clamped(i) return math.max(math.min(i, size - 1), 0) + 1 end
   for i = 1, helpers.bounded(out, "a size of the result") do
     points[i] = n.at(i - 1, scale, size, out, first, last)
@@ -49,6 +50,7 @@ local function resized(n, x, d, out, scale, first, last)
   else
     local narrow, taps, weights = n.antialias == 1 and math.min(scale, 1) or 1, {}, {}
     local from = math.floor(-n.radius / narrow) + 1
+    helpers.bounded(2 * (1 - from) * out, "the number of elements that a size of the result is computed from")
     for k = from, 1 - from do
       taps[k], weights[k] = {}, {}
       for i, p in ipairs(points) do

@@ -4,6 +4,7 @@ local convolution = require "luminary.onnx.ops.convolution"
 local helpers = require "luminary.onnx.ops.sizes"
 local int8 = require "luminary.onnx.ops.int8"
 local plain = require "luminary.onnx.ops.quantized"
+local recurrent = require "luminary.onnx.ops.recurrent"
 local reduction = require "luminary.onnx.ops.reduction"
 local ops, to = core.ops, core.methods.to
 local op = {QuantizeLinear = plain.QuantizeLinear, DequantizeLinear = plain.DequantizeLinear}
@@ -32,6 +33,33 @@ local function dequantized(x, scale, zero) return to(int8.integers(x, zero), "fl
 local function quantized(y, scale, zero, like)
   return int8.saturated(y / to(scale, "float32"), (zero or like).dtype, zero)
 end
+
+-- Returns x as bytes of a dynamic scale have it, one for all, or for each index of the dims other than dim.
+local function rounded(x, dim)
+  local least = ops.clamp(dim and ops.amin(x, {dim}, true) or ops.amin(x), nil, 0)
+  local scale = (ops.clamp(dim and ops.amax(x, {dim}, true) or ops.amax(x), 0) - least) / 255
+  scale = ops.masked_fill(scale, ops.eq(scale, 0), 1)
+  local zero = ops.clamp(ops.round(-least / scale), 0, 255)
+  return (ops.clamp(ops.round(x / scale) + zero, 0, 255) - zero) * scale
+end
+-- Returns weights [D, K, 4 H] of bytes as floats [D, 4 H, K]; scales and zero points: [D] or [D, 4 H].
+local function gates_of(w, scale, zero)
+  local D = w.shape[1]
+  return ops.transpose(dequantized(w, scale:reshape(D, 1, -1), zero and zero:reshape(D, 1, -1)), 2, 3):contiguous()
+end
+op.DynamicQuantizeLSTM = {direction = "forward", prepare = function(n)
+  recurrent.LSTM.prepare(n)
+  function n.carry(h) return rounded(h, 2) end
+  n.clip = n.clip or 1e30 -- a limit, so that steps are computed one by one
+end, function(n, x, w, r, bias, lengths, h0, c0, peepholes, ...)
+  local w_scale, w_zero, r_scale, r_zero = ...
+  local kept = n.kept_weight
+  if not (kept and kept.is_current(w, r, ...)) then
+    kept = {w = gates_of(w, w_scale, w_zero), r = gates_of(r, r_scale, r_zero)}
+    if n:const(2) and n:const(3) then kept.is_current, n.kept_weight = helpers.watch(w, r, ...), core.keep(kept) end
+  end
+  return recurrent.LSTM[1](n, rounded(x), kept.w, kept.r, bias, lengths, h0, c0, peepholes)
+end}
 op.QGemm = {alpha = 1, transA = 0, transB = 0,
   function(n, a, a_scale, a_zero, b, b_scale, b_zero, c, y_scale, y_zero)
     if n.transA == 1 then a = ops.transpose(a, 1, 2) end

@@ -52,12 +52,14 @@ end}
 op.SimplifiedLayerNormalization = op.RMSNormalization -- onnxruntime's name, in the domain of ONNX
 op.LpNormalization = {axis = -1, p = 2, function(n, x)
   local size = ops.norm(x, n.p, {dim_in(x, n.axis)}, true)
-  return ops.where(ops.eq(size, 0), ops.zeros_like(x), x / size)
+  return x / ops.masked_fill(size, ops.eq(size, 0), 1)
 end}
 op.MeanVarianceNormalization = {axes = {0, 2, 3}, function(n, x)
   local dims = helpers.dims_of(x.ndim, n.axes)
-  local mean = ops.mean(x, dims, true)
-  return (x - mean) / (ops.sqrt(ops.mean(ops.square(x), dims, true) - ops.square(mean)) + 1e-9)
+  local wide, n_each = x.dtype:find "16" and to(x, "float32") or x, 1
+  local centered = wide - ops.mean(wide, dims, true)
+  for _, d in ipairs(dims) do n_each = n_each * x.shape[d] end
+  return to(centered / (ops.norm(centered, 2, dims, true) / math.sqrt(n_each) + 1e-9), x.dtype)
 end}
 op.LRN = {alpha = 1e-4, beta = 0.75, bias = 1, function(n, x)
   local before = math.floor((n.size - 1) / 2)

@@ -103,7 +103,7 @@ return {
     return new + z * (h - new)
   end),
   LSTM = layer({"Sigmoid", "Tanh", "Tanh"}, function(n, gates, h, c, p, f)
-    gates = gates + hidden(h, p)
+    gates = gates + hidden(n.carry and n.carry(h) or h, p) -- carry: what the product with r gets of h
     local i, o, forget, new = nth(gates, 2, 1, 4), nth(gates, 2, 2, 4), nth(gates, 2, 3, 4), nth(gates, 2, 4, 4)
     local function peek(x, state, k) return p.peepholes and x + state * nth(p.peepholes, 1, k, 3) or x end
     i = f[1](clipped(n, peek(i, c, 1)))

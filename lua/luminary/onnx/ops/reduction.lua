@@ -46,7 +46,8 @@ end
 op.ReduceSum, op.ReduceMean, op.ReduceProd = reduce(sum, 13), reduce(in_float(ops.mean), 18), reduce(ops.prod, 18)
 op.ReduceMax, op.ReduceMin = reduce(extreme(ops.amax, ops.any, -1), 18), reduce(extreme(ops.amin, ops.all, 1), 18)
 op.ReduceL1, op.ReduceSumSquare = reduce(sum, 18, ops.abs), reduce(sum, 18, ops.square)
-op.ReduceL2, op.ReduceLogSum = reduce(in_float(sum), 18, ops.square, ops.sqrt), reduce(in_float(sum), 18, nil, ops.log)
+local function norm(x, dims, keep) return ops.norm(x, 2, dims, keep) end -- whose gradient at a zero vector is 0
+op.ReduceL2, op.ReduceLogSum = reduce(in_float(norm), 18), reduce(in_float(sum), 18, nil, ops.log)
 op.ReduceLogSumExp = reduce(in_float(function(x, dims, keep)
   return x:numel() > 0 and ops.logsumexp(x, dims, keep) or full_reduced(x, dims, keep, -math.huge)
 end), 18)
