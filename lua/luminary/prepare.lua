@@ -6,6 +6,8 @@ local options = require "luminary.base.options"
 local own = require "luminary.base.own_functions"
 local records = require "luminary.nn.module_fields"
 
+local prepare = {}
+
 local MOST = 64 -- recordings of one prepared module, each for its shapes and dtypes; the oldest makes room
 
 -- Returns a text that no other number, string, boolean or nil has.
@@ -50,9 +52,9 @@ local function key_of(n, arguments)
   return table.concat(parts, ";"), inputs
 end
 
--- Returns a function that returns false once a module of net has other parameters, buffers, children or hooks, or,
--- with `evaluates`, is in training mode.
-local function watch(net, evaluates)
+--- Returns a function that returns false once a module of net has other parameters, buffers, children or hooks, or,
+--- with `evaluates`, is in training mode.
+function prepare.watch(net, evaluates)
   local watched = {}
   for _, module in ipairs(net:modules()) do
     local record = records.of(module)
@@ -81,7 +83,7 @@ local function watch(net, evaluates)
   end
 end
 
-jit.off(watch) -- LuaJIT 2.1.0-beta3 compiles the loops over names wrongly: at times one has no turn
+jit.off(prepare.watch) -- LuaJIT 2.1.0-beta3 compiles the loops over names wrongly: at times one has no turn
 
 -- Raises if a module is in training mode. Returns true if one has a hook of forward.
 local function check_modules(net)
@@ -152,8 +154,6 @@ local function record(like, run, module, key, inputs, frees, n, arguments)
   return case, case.build(tensors)
 end
 
-local prepare = {}
-
 --- Returns a function that calls f without gradients, or runs a recording of such a call, and a table of its state.
 --- module: the module whose parameters f reads, or nil; evaluates: true if it must be in evaluation mode; is_internal:
 --- true for a function of the library, which keeps no arguments: frees copies of them, and warns of nothing.
@@ -163,6 +163,7 @@ function prepare.recorded(f, module, evaluates, is_internal)
   local function run(...) return core.no_grad(f, ...) end
 
   local function note(reason)
+    if module and records.of(module).in_parts then return end -- each of which is a plan, or says why not
     state.reason = reason
     if said[reason] or is_internal then return end
     said[reason] = true
@@ -190,7 +191,7 @@ function prepare.recorded(f, module, evaluates, is_internal)
     if unchanged and not unchanged() then forget() end
     if module and not unchanged then
       hooked = evaluates and check_modules(module)
-      unchanged = watch(module, evaluates)
+      unchanged = prepare.watch(module, evaluates)
     end
     if core.is_autocast_enabled() or core.is_recording_ops() then return run(...) end
     local n, arguments = select("#", ...), {...}

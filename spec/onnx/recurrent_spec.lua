@@ -102,7 +102,7 @@ describe("recurrent nodes of lm.onnx", function()
         for _, state in ipairs {states(o, kind)} do inputs[#inputs + 1] = state end
         local a, b = results_of(fused, inputs), results_of(steps, inputs)
         assert.equal(#b, #a)
-        local is_kinked = #o.attributes > 1 and kind == "RNN" and limit > 1e-3 -- gradients of relu, where rounding decides
+        local is_kinked = #o.attributes > 1 and kind == "RNN" and limit > 1e-3 -- relu's: rounding decides
         for k = 1, is_kinked and 2 or #b do
           local scale = 1 + b[k]:double():abs():max():item()
           local difference = (a[k]:double() - b[k]:double()):abs():max():item()

@@ -109,13 +109,21 @@ function Model:init(source, plan, inputs)
 
   -- Runs the plan with the tensors of `now`, this module or a clone, and inputs, a function of their numbers.
   function self.run_plan(now, input, named)
-    local frame = {}
-    for i = 1, #slots do frame[slots[i]] = tensor_at(now, paths[i]) end
-    for slot, value in pairs(others) do frame[slot] = value end
+    local call, frame = records.of(now).recorded or {}, {}
+    local divided = call.module == now and call.parts
+    if divided and divided.base then
+      frame = setmetatable(frame, {__index = divided.base})
+    else
+      for i = 1, #slots do frame[slots[i]] = tensor_at(now, paths[i]) end
+      for slot, value in pairs(others) do frame[slot] = value end
+    end
+    if divided and not divided.base then divided.base, frame = frame, setmetatable({}, {__index = frame}) end
     for i, slot in ipairs(plan.inputs) do frame[slot] = input(i) end
     for name, slot in pairs(named and plan.overridable or {}) do frame[slot] = named[name] or frame[slot] end
+    if divided and not next(named and plan.overridable or {}) then frame.parts, divided.noted = divided, frame end
     local some = frame[slots[1] or lists.find(plan.inputs, function(slot) return is_tensor(frame[slot]) end)]
-    local ok, problem = pcall(on_device, some and some.device, graph.run, plan.steps, frame)
+    local ok, problem = pcall(on_device, some and some.device, graph.run, plan, frame)
+    records.of(now).in_parts = plan.cuts ~= nil
     if not ok then graph.fail_in("onnx", frame, problem) end
     local results = {}
     for i, slot in ipairs(plan.outputs) do results[i] = frame[slot] end
@@ -146,7 +154,8 @@ local function forward(self, ...)
   end, named)
 end
 
--- Calls the graph; without gradients, records it for each set of shapes, and runs the recording afterward.
+-- Calls the graph; without gradients, records it for each set of shapes, and runs the recording afterward, or parts of
+-- it if it reads values.
 function Model:forward(...)
   if core.is_grad_enabled() then return forward(self, ...) end
   local record = records.of(self)
@@ -156,7 +165,9 @@ function Model:forward(...)
     call.run = prepare.recorded(function(...) return forward(self, ...) end, self, false, true)
     record.recorded = call
   end
-  return call.run(...)
+  if not record.in_parts or core.is_recording_ops() then return call.run(...) end
+  if not (call.unchanged and call.unchanged()) then call.unchanged, call.parts = prepare.watch(self), {} end
+  return forward(self, ...)
 end
 
 --- Returns the names of the "inputs" or "outputs", in order.

@@ -21,7 +21,7 @@ end
 -- Runs a graph with values for its inputs, a list; returns the list of its outputs.
 local function run(plan, frame, values)
   for i, slot in ipairs(plan.inputs) do frame[slot] = values[i] end
-  graph.run(plan.steps, frame)
+  graph.run(plan, frame)
   local list = {}
   for i, slot in ipairs(plan.outputs) do list[i] = frame[slot] end
   return list

@@ -31,7 +31,9 @@ local function prepare(n, defaults)
 end
 
 -- Cells of the op recurrent_layer by the names of their activations, and the order of ONNX's gates in that op.
-local cells = {[" sigmoid tanh tanh"] = "lstm", [" sigmoid tanh"] = "gru", [" tanh"] = "rnn_tanh", [" relu"] = "rnn_relu"}
+local cells = {
+  [" sigmoid tanh tanh"] = "lstm", [" sigmoid tanh"] = "gru", [" tanh"] = "rnn_tanh", [" relu"] = "rnn_relu",
+}
 local orders = {lstm = {1, 3, 4, 2}, gru = {2, 1, 3}}
 local FAR = 3e4 -- where a sigmoid is 0 or 1, in half precision too
 
@@ -105,7 +107,7 @@ local function layer(defaults, step)
       local p = {ops.select(w, 1, d), ops.select(r, 1, d), both and nth(both, 1, 1, 2), both and nth(both, 1, 2, 2),
         f = f, peepholes = peepholes and ops.select(peepholes, 1, d)}
       local input = backward and helpers.reversed(x, reversal, 1) or x
-      local h, c, cell, y, last = state(h0, d), is_lstm and state(c0, d) or nil, plain and cells[n.names[d]], nil, nil
+      local h, c, cell, y, last = state(h0, d), is_lstm and state(c0, d) or nil, plain and cells[n.names[d]]
       if cell then
         y, last, c = fused(cell, input, p, h, c, live)
       else
