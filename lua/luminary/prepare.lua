@@ -45,7 +45,10 @@ end
 -- Returns the key of a call's arguments, and a list of their tensors; nil and the index of an argument that cannot be
 -- compared.
 local function key_of(n, arguments)
-  local inputs, parts = {}, {core.get_default_dtype(), core.get_default_device(), core.device_current "cuda"}
+  local inputs, key = {}, core.plan_key(unpack(arguments, 1, n))
+  for i = 1, key and n or 0 do inputs[#inputs + 1] = arguments[i] end
+  if key then return key, inputs end
+  local parts = {core.get_default_dtype(), core.get_default_device(), core.device_current "cuda"}
   for i = 1, n do
     if not flatten(arguments[i], inputs, parts, 1) then return nil, i end
   end
@@ -145,7 +148,12 @@ local function record(like, run, module, key, inputs, frees, n, arguments)
     for i = 1, #makers do results[i] = makers[i](tensors) end
     return unpack(results, 1, #makers)
   end
-  if #makers == 1 and core.is_tensor(returned[2]) then case.build = function(tensors) return tensors[1] end end
+  local only = #makers == 1 and returned[2]
+  if core.is_tensor(only) then
+    case.build = function(tensors) return tensors[1] end
+  elseif type(only) == "table" and #only == #found and lists.every(only, core.is_tensor) then
+    if #lists.sorted_keys(only) == #only then case.build = function(tensors) return tensors end end
+  end
   local tensors = lists.map(found, function(each) return each.tensor end)
   case.plan, case.reason = core.plan_new(tape, tensors, like)
   tape:close()
