@@ -51,7 +51,8 @@ local function conditional()
   return load(graph({
     node("Shape", "x", "shape"), node("MatMul", "x w", "p"), node("Exp", "p", "e"), node("ReduceMean", "e", "m",
       {name = "keepdims", type = 2, i = 0}), node("Greater", "m threshold", "c"),
-    node("If", "c", "z", body("then_branch", {node("Neg", "e", "n"), node("Reshape", "n shape", "zt")}, {}, {info "zt"}),
+    node("If", "c", "z", body("then_branch", {node("Neg", "e", "n"), node("Reshape", "n shape", "zt")}, {},
+        {info "zt"}),
       body("else_branch", {node("Sqrt", "e", "s"), node("Reshape", "s shape", "ze")}, {}, {info "ze"})),
     node("Reshape", "z shape", "r"), node("Add", "r w", "y"),
   }, {info "x", info "threshold"}, {info "y", info("shape", 7)}, {weight("w", lm.randn(4, 4))}))
@@ -127,15 +128,16 @@ describe("lm.onnx in parts", function()
 
   local function loop(nodes)
     return load(graph({
-      node("Tanh", "x", "t"), node("Loop", "n - t", "last all", body("body", nodes, {info("i", 7), info("go", 9), info "a"},
-        {info("more", 9), info "b", info "s"})),
+      node("Tanh", "x", "t"), node("Loop", "n - t", "last all", body("body", nodes,
+        {info("i", 7), info("go", 9), info "a"}, {info("more", 9), info "b", info "s"})),
       node("Neg", "last", "y"),
     }, {info "x", info("n", 7)}, {info "y", info "all"}, {weight("w", lm.randn(3, 3) * 0.3)}))
   end
 
   it("runs the body of a Loop by one recording", function()
     local net = loop({
-      node("Identity", "go", "more"), node("MatMul", "a w", "p"), node("Cast", "i", "f", {name = "to", type = 2, i = 1}),
+      node("Identity", "go", "more"), node("MatMul", "a w", "p"),
+      node("Cast", "i", "f", {name = "to", type = 2, i = 1}),
       node("Add", "p f", "q"), node("Tanh", "q", "b"), node("Mul", "b t", "s"),
     })
     local function call(x, n)
