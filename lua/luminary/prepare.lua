@@ -21,8 +21,7 @@ end
 local function flatten(v, list, parts, depth)
   if core.is_tensor(v) then
     list[#list + 1] = v
-    local strides = v:is_contiguous() and "" or table.concat(v:stride(), ",") -- views or copies follow from them
-    parts[#parts + 1] = ("%s %s [%s] %s"):format(v.device, v.dtype, table.concat(v.shape, ","), strides)
+    parts[#parts + 1] = core.plan_key(v)
     return true
   end
   if type(v) ~= "table" then
@@ -48,7 +47,7 @@ local function key_of(n, arguments)
   local inputs, key = {}, core.plan_key(unpack(arguments, 1, n))
   for i = 1, key and n or 0 do inputs[#inputs + 1] = arguments[i] end
   if key then return key, inputs end
-  local parts = {core.get_default_dtype(), core.get_default_device(), core.device_current "cuda"}
+  local parts = {core.plan_key()}
   for i = 1, n do
     if not flatten(arguments[i], inputs, parts, 1) then return nil, i end
   end

@@ -48,12 +48,15 @@ local function fused(cell, x, p, h, c, live)
   local T, B, H, order = x.shape[1], x.shape[2], h.shape[2], orders[cell]
   local w, r, bias, bias_hh = unpack(lists.map({1, 2, 3, 4}, function(k) return reordered(p[k], order) or false end))
   if cell ~= "gru" and bias then bias, bias_hh = bias + bias_hh, nil end
-  local gates = ops.linear(x:reshape(T * B, -1), w, bias or nil)
-  if live and cell == "lstm" then -- steps that keep c
-    local gate = core.tensor({{-FAR}, {FAR}, {0}, {-FAR}}, {dtype = x.dtype})
-    gates = ops.where(live:reshape(T * B, 1), gates, gate:expand(4, H):reshape(1, 4 * H))
+  if live then x = ops.where(live, x, 0) end
+  if live and cell == "lstm" then -- an input that is 1 at steps which keep c
+    local gate = core.tensor({{-FAR}, {FAR}, {0}, {-FAR}}, {dtype = x.dtype}):expand(4, H)
+    x, w = ops.cat({x, ops.logical_not(live):to(x.dtype)}, 3), ops.cat({w, gate:reshape(4 * H, 1)}, 2)
   end
-  local y, last, last_c = ops.recurrent_layer(gates, r, h, c, bias_hh or nil, nil, {cell = cell})
+  x = x:reshape(T * B, -1)
+  local gates, o = ops.linear(x, w, bias or nil), {cell = cell}
+  if not core.is_autocast_enabled() then o.x, o.weight_ih, o.bias_ih = x, w, bias or nil end
+  local y, last, last_c = ops.recurrent_layer(gates, r, h, c, bias_hh or nil, nil, o)
   return y:reshape(T, B, H), last, c and last_c
 end
 
