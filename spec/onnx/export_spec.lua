@@ -101,7 +101,6 @@ describe("lm.onnx.export", function()
       module(function(_, y) return y:narrow(1, 1, 1):expand(y.shape[1] ^ 2, 4) end), lm.randn(2, 4), path,
       {dynamic_axes = {input = {"N"}}})
     for _, forward in ipairs { -- right for even sizes alone, or for none other than the example's
-      function(_, y) return y:chunk(2, 1)[1] * 2 end,
       function(_, y) return nn.functional.pad(y, {0, 0, 0, y.shape[1] % 2}) end,
       function(_, y) return y:narrow(1, math.floor(y.shape[1] / 4) + 1, math.floor(y.shape[1] / 2)) end,
       function(_, y) return y * (y.shape[1] / 10) end,
@@ -115,6 +114,20 @@ describe("lm.onnx.export", function()
     end)
     back, x = again(half, lm.randn(4, 4), {dynamic_axes = {input = {"N"}}}), lm.randn(7, 4)
     near(half(x), (back(x)))
+    local parts = {
+      function(n) return math.floor(n / 2) end, function(n) return math.ceil(n / 2) end,
+      function(n) return math.floor((n - 1) / 3) + 2 end, function(n) return math.ceil(n / 4) end,
+    }
+    for size = 4, 9 do
+      for _, part in ipairs(parts) do
+        local cut = module(function(_, y) return y:narrow(1, 1, part(y.shape[1])) end)
+        back = again(cut, lm.randn(size, 2), {dynamic_axes = {input = {"N"}}})
+        for n = 5, 14 do assert.equal(part(n), back(lm.randn(n, 2)).shape[1]) end
+      end
+    end
+    local chunk = module(function(_, y) return y:chunk(2, 1)[1] * 2 end)
+    back = again(chunk, lm.randn(4, 4), {dynamic_axes = {input = {"N"}}})
+    assert.equal(4, back(x).shape[1])
     says("leaky_relu %(alpha depends on a dynamic axis%)", module(function(_, y)
       return nn.functional.leaky_relu(y, y.shape[1] / 10)
     end), lm.randn(2, 4), path, {dynamic_axes = {input = {"N"}}})
@@ -232,6 +245,50 @@ describe("lm.onnx.export", function()
       lm.eye(2), path)
     says("export_spec.lua:%d+: item reads values", module(function(_, x) return x * x:sum():item() end), lm.ones(2),
       path)
+  end)
+
+  it("writes and prepares attention with a mask of padding, whose values nothing reads", function()
+    local attention = nn.MultiheadAttention(8, 2, {batch_first = true})
+    local of_layer = nn.TransformerEncoderLayer(8, 2, {dim_feedforward = 16, batch_first = true})
+    local encoder = nn.TransformerEncoder(of_layer, 2)
+    local function mask_of(n, first)
+      local mask = lm.zeros(n, 5, {dtype = "bool"})
+      mask[{{}, {first, 5}}] = true
+      return mask
+    end
+    for _, net in ipairs {
+      module(function(_, x, m) return (attention(x, x, x, {key_padding_mask = m})) end),
+      module(function(_, x, m)
+        return (attention(x, x, x, {key_padding_mask = m, attn_mask = lm.ones(5, 5, {dtype = "bool"}):triu(1)}))
+      end),
+      module(function(_, x, m) return encoder(x, {src_key_padding_mask = m}) end),
+      module(function(_, x, m) return encoder(x, {src_key_padding_mask = m:float() * -1e4}) end),
+    } do
+      encoder:eval()
+      local inputs = {lm.randn(2, 5, 8), mask_of(2, 4)}
+      local back = again(net, inputs, {input_names = {"x", "m"}, dynamic_axes = {x = {"N"}, m = {"N"}}})
+      local run, state = lm.prepare(net:eval(), unpack(inputs))
+      for _, n in ipairs {2, 3} do
+        for first = 3, 6 do
+          local x, m = lm.randn(n, 5, 8), first < 6 and mask_of(n, first) or lm.zeros(n, 5, {dtype = "bool"})
+          local expected = lm.no_grad(function() return net(x, m) end)
+          near(expected, (back(x, m)))
+          near(expected, (run(x, m)))
+        end
+      end
+      assert.is_nil(state.reason)
+      assert.equal(2, state.recordings)
+    end
+  end)
+
+  it("names the line of the library that reads values, and reads none for a quantile", function()
+    says("reads values", module(function(_, x) return x * x:sum():item() end), lm.ones(2), path)
+    says("totable %(called by luminary/nn/utils/rnn.lua:%d+%) reads values", module(function(_, x, n)
+      return nn.utils.rnn.unpad_sequence(x, n)[1]
+    end), {lm.randn(4, 2, 3), lm.tensor {2, 4}}, path)
+    local net = module(function(_, x) return x:quantile(0.3, 2), x:quantile(0.5, 1, {interpolation = "nearest"}) end)
+    local back, x = again(net, lm.randn(2, 9), {dynamic_axes = {input = {"N"}}}), lm.randn(5, 9)
+    for i = 1, 2 do near((select(i, net(x))), (select(i, back(x)))) end
   end)
 
   it("refuses bad arguments", function()

@@ -46,7 +46,7 @@ function Varying.__unm(a) return 0 - a end
 
 local DENOMINATORS = 4096
 
--- Returns integers p, q, b for which each v[i] is s[i] * p / q, rounded towards 0 as nodes divide, + b, or nil.
+-- Returns integers p, q, b, r for which each v[i] is (s[i] * p + r) / q + b, where nodes round towards 0; or nil.
 local function line_through(v, s)
   if s[1] == s[2] then return nil end
   local slope = (v[2] - v[1]) / (s[2] - s[1])
@@ -58,8 +58,18 @@ local function line_through(v, s)
       for i = 1, #v do
         if at(i) + b ~= v[i] then return nil end
       end
-      return b % 1 == 0 and p, q, b or nil
+      if b % 1 == 0 then return p, q, b, 0 end
     end
+  end
+end
+
+-- Returns the same for a part of a size, with p = 1, rounded up or down.
+local function part_of(v, s)
+  if not lists.every(v, function(each) return each % 1 == 0 end) then return nil end
+  for q = 2, 64 do
+    local low, high = -math.huge, math.huge
+    for i = 1, #v do low, high = math.max(low, q * v[i] - s[i]), math.min(high, q * v[i] - s[i] + q - 1) end
+    if low <= high then return 1, q, math.floor(low / q), low % q end
   end
 end
 
@@ -164,8 +174,9 @@ end
 -- Returns text or nodes for a Varying: of(symbol, p, q, b) for symbol * p / q + b, product(list, factor) for a product.
 function Graph:fit(v, of, product)
   for _, s in ipairs(self.symbols) do
-    local p, q, b = line_through(v, s.samples)
-    if p then return of(s, p, q, b) end
+    local p, q, b, r = line_through(v, s.samples)
+    if not p then p, q, b, r = part_of(v, s.samples) end
+    if p then return of(s, p, q, b, r) end
   end
   local n = #self.symbols
   for set = 1, 2 ^ n - 1 do
@@ -184,9 +195,10 @@ function Graph:fit(v, of, product)
 end
 
 function Graph:compute_size(v)
-  return self:fit(v, function(s, p, q, b)
+  return self:fit(v, function(s, p, q, b, r)
     local x = size_of_axis(self, s)
     if p ~= 1 then x = self.Mul(x, self:constant({p}, "int64")) end
+    if r ~= 0 then x = self.Add(x, self:constant({r}, "int64")) end
     if q ~= 1 then x = self.Div(x, self:constant({q}, "int64")) end
     return b ~= 0 and self.Add(x, self:constant({b}, "int64")) or x
   end, function(chosen, factor)
@@ -200,8 +212,9 @@ end
 --- Returns the text of a size in the type of an output: a number, the name of an axis or a formula.
 function Graph:size_text(v)
   if not is_varying(v) then return v end
-  return self:fit(v, function(s, p, q, b)
-    local text = s.name .. (p ~= 1 and "*" .. p or "") .. (q ~= 1 and "/" .. q or "")
+  return self:fit(v, function(s, p, q, b, r)
+    local text = s.name .. (p ~= 1 and "*" .. p or "")
+    text = (r ~= 0 and ("(%s+%d)"):format(text, r) or text) .. (q ~= 1 and "/" .. q or "")
     return text .. (b ~= 0 and ("%+d"):format(b) or "")
   end, function(chosen, factor)
     local names = lists.map(chosen, function(s) return s.name end)
