@@ -321,7 +321,8 @@ void lm_note_line(lua_State *L, const lm_lua *s);
 static inline bool lm_wants_lines(void) {
   return lm_anomaly() || lm_tape_current() || lm_traces(LM_TRACE_LINES | LM_TRACE_LIVE_MEMORY);
 }
-/* Notes on this thread's tape, if any, that the script, or a line of the library, reads t's values by the method `how`. */
+/* Notes on this thread's tape, if any, that the script, or a line of the library, reads t's values by the method `how`.
+ */
 void lm_note_read(lua_State *L, const lm_lua *s, lm_tensor *t, const char *how);
 /* Makes the state's next call note its line, after a change of lm_wants_lines. */
 static inline void lm_lines_changed(lm_lua *s) {

@@ -63,13 +63,13 @@ local function line_through(v, s)
   end
 end
 
--- Returns the same for a part of a size, with p = 1, rounded up or down.
+-- Returns the same for a part of a size, with p = 1, if the samples determine how it is rounded.
 local function part_of(v, s)
   if not lists.every(v, function(each) return each % 1 == 0 end) then return nil end
   for q = 2, 64 do
     local low, high = -math.huge, math.huge
     for i = 1, #v do low, high = math.max(low, q * v[i] - s[i]), math.min(high, q * v[i] - s[i] + q - 1) end
-    if low <= high then return 1, q, math.floor(low / q), low % q end
+    if low == high then return 1, q, math.floor(low / q), low % q end
   end
 end
 
