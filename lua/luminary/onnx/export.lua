@@ -437,7 +437,7 @@ local function recording_between(module, args, rebuild, inputs, symbols, first, 
     local most = math.max(unpack(symbol.samples, 1, 3))
     local size = most - 1
     while lists.index_of(symbol.samples, size) do size = size - 1 end
-    symbol.samples[k] = size > 0 and size or most + k - 2
+    symbol.samples[k] = size > 0 and k < 7 and size or most + (k < 7 and k - 2 or 7)
     sizes[i] = ("%s = %d"):format(printable_name(symbol.name, 100), symbol.samples[k])
   end
   local runs, found = pcall(record, module, args, rebuild, resized(inputs, symbols, k))
@@ -484,7 +484,7 @@ local function recordings_of(module, args, rebuild, inputs, symbols)
       end
     end)
     if ok then
-      for k = 4, 6 do
+      for k = 4, 7 do
         if k == 4 or all[k - 1] and has_unknown(all, symbols) then
           all[k] = recording_between(module, args, rebuild, inputs, symbols, all[1], k)
         end

@@ -63,14 +63,16 @@ local function line_through(v, s)
   end
 end
 
--- Returns the same for a part of a size, with p = 1, if the samples determine how it is rounded.
+-- Returns the same for a part of a size, with p = 1, if the samples determine q and how it is rounded.
 local function part_of(v, s)
   if not lists.every(v, function(each) return each % 1 == 0 end) then return nil end
+  local count, part = 0, nil
   for q = 2, 64 do
     local low, high = -math.huge, math.huge
     for i = 1, #v do low, high = math.max(low, q * v[i] - s[i]), math.min(high, q * v[i] - s[i] + q - 1) end
-    if low == high then return 1, q, math.floor(low / q), low % q end
+    if low <= high then count, part = count + high - low + 1, {1, q, math.floor(low / q), low % q} end
   end
+  if count == 1 then return unpack(part) end
 end
 
 -- ---- values
