@@ -16,6 +16,7 @@ local equal = require("luminary.tensor.methods").equal
 local ops, is_tensor, fail = core.ops, core.is_tensor, options.fail
 
 local MOST_BYTES = 2 ^ 31 - 2 ^ 24 -- protobuf's limit, with room for nodes; larger weights go into a file beside
+local MOST_SIZES = 64 -- elements of a tensor whose values are computed one by one
 local ALIGNMENT = 4096 -- bytes; weights there can be mapped
 
 -- ---- arguments
@@ -162,6 +163,18 @@ end
 local Export = {}
 Export.__index = Export
 
+-- Returns the value of a tensor that Lua made of sizes, such as those of a shape, which differ between recordings.
+function Export:sizes(id)
+  local all = lists.map(self.recordings, function(recording) return recording.values[id].tensor end)
+  for _, t in ipairs(all) do
+    if t:numel() > MOST_SIZES or table.concat(t.shape, " ") ~= table.concat(all[1].shape, " ") then
+      fail "export: a tensor that no op of the recording made depends on the dynamic axes"
+    end
+  end
+  local list = self.graph:ints(merged(lists.map(all, function(t) return t:double():reshape(-1):totable() end)))
+  return (all[1].ndim == 1 and list or self.graph.Reshape(list, all[1].shape)):to(all[1].dtype):with(self.shapes[id])
+end
+
 -- Returns the value of an id: an input, a parameter, a constant, or the result of a step, which is added if it was not.
 function Export:value(id)
   if self.done[id] then return self.done[id] end
@@ -174,7 +187,7 @@ function Export:value(id)
   if info.step and (depends or varies or self.written[id]) then
     self:add(self.steps[info.step])
   elseif varies then
-    fail "export: a tensor that no op of the recording made depends on the dynamic axes"
+    self.done[id] = self:sizes(id)
   else
     self.done[id] = self.graph:initializer(t, self.names[id])
   end

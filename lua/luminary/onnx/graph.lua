@@ -183,7 +183,7 @@ function Node:number(k, t)
   if t:numel() ~= 1 then
     helpers.refuse("input %d must have one element, got shape [%s]", k, table.concat(t.shape, ", "))
   end
-  local number = tonumber(t:reshape({}):item())
+  local number = tonumber(t:item())
   if self:const(k) then self.known[k] = {number = number, is_current = helpers.watch(t)} end
   return number
 end
@@ -194,7 +194,7 @@ function Node:ints(k, t)
   local list = self.lists[k]
   if list then return list end
   if t.ndim > 1 then helpers.refuse("input %d must have 1 dim, got shape [%s]", k, table.concat(t.shape, ", ")) end
-  list = t:reshape(-1):totable()
+  list = t.ndim == 0 and {t:item()} or t:totable() -- by no op, since recordings of other calls find the list
   for i = 1, #list do list[i] = tonumber(list[i]) end -- integers above 2^53 come as others
   if self:const(k) then self.lists[k] = list end
   return list

@@ -47,10 +47,10 @@ function Varying.__unm(a) return 0 - a end
 local DENOMINATORS = 4096
 
 -- Returns integers p, q, b, r for which each v[i] is (s[i] * p + r) / q + b, where nodes round towards 0; or nil.
-local function line_through(v, s)
+local function line_through(v, s, most)
   if s[1] == s[2] then return nil end
   local slope = (v[2] - v[1]) / (s[2] - s[1])
-  for q = 1, DENOMINATORS do
+  for q = 1, most do
     local p = math.floor(slope * q + 0.5)
     if math.abs(p - slope * q) < 1e-9 then
       local function at(i) return (p < 0 and math.ceil or math.floor)(s[i] * p / q) end
@@ -63,7 +63,7 @@ local function line_through(v, s)
   end
 end
 
--- Returns the same for a part of a size, with p = 1, if the samples determine q and how it is rounded.
+-- Returns the same for a part of a size, with p = 1; false if the samples do not determine q or how it is rounded.
 local function part_of(v, s)
   if not lists.every(v, function(each) return each % 1 == 0 end) then return nil end
   local count, part = 0, nil
@@ -73,6 +73,7 @@ local function part_of(v, s)
     if low <= high then count, part = count + high - low + 1, {1, q, math.floor(low / q), low % q} end
   end
   if count == 1 then return unpack(part) end
+  if count > 0 and #v > 3 then return false end -- with three samples, all multiples, it is rounded down
 end
 
 -- ---- values
@@ -176,8 +177,9 @@ end
 -- Returns text or nodes for a Varying: of(symbol, p, q, b) for symbol * p / q + b, product(list, factor) for a product.
 function Graph:fit(v, of, product)
   for _, s in ipairs(self.symbols) do
-    local p, q, b, r = line_through(v, s.samples)
+    local p, q, b, r = line_through(v, s.samples, 1)
     if not p then p, q, b, r = part_of(v, s.samples) end
+    if p == nil then p, q, b, r = line_through(v, s.samples, DENOMINATORS) end
     if p then return of(s, p, q, b, r) end
   end
   local n = #self.symbols
