@@ -113,9 +113,10 @@ end
 
 local bools = lists.set "Equal Greater GreaterOrEqual Less LessOrEqual And Or Not Xor IsNaN IsInf"
 
-local function dtype_of(op, inputs, attributes)
+local function dtype_of(op, inputs, attributes, output)
   if bools[op] then return "bool" end
-  if op == "Shape" or op == "ArgMax" or op == "ArgMin" then return "int64" end
+  local is_second = output == 2 and (op == "TopK" or op == "MaxPool")
+  if op == "Shape" or op == "ArgMax" or op == "ArgMin" or is_second then return "int64" end
   if op == "Cast" then return tensors.dtypes[attributes.to] end
   if op == "ConstantOfShape" then return attributes.value.dtype end
   return inputs[(op == "Where" and 2) or (op == "OneHot" and 3) or 1].dtype
@@ -174,7 +175,8 @@ local function size_of_axis(self, symbol)
   return symbol.value
 end
 
--- Returns text or nodes for a Varying: of(symbol, p, q, b) for symbol * p / q + b, product(list, factor) for a product.
+-- Returns text or nodes for a Varying: of(symbol, p, q, b, r) for (symbol * p + r) / q + b, product(list, p, b) for the
+-- product of a list times p, + b.
 function Graph:fit(v, of, product)
   for _, s in ipairs(self.symbols) do
     local p, q, b, r = line_through(v, s.samples, 1)
@@ -184,17 +186,18 @@ function Graph:fit(v, of, product)
   end
   local n = #self.symbols
   for set = 1, 2 ^ n - 1 do
-    local chosen, factor = {}, nil
+    local chosen = {}
     for i, s in ipairs(self.symbols) do
       if math.floor(set / 2 ^ (i - 1)) % 2 == 1 then chosen[#chosen + 1] = s end
     end
-    for i = 1, #v do
-      local all = v[i]
-      for _, s in ipairs(chosen) do all = all / s.samples[i] end
-      factor = i == 1 and all or math.abs(factor - all) < 1e-9 and factor
-      if not factor then break end
-    end
-    if factor and factor % 1 == 0 then return product(chosen, factor) end
+    local all = lists.map(v, function(_, i)
+      return lists.product(lists.map(chosen, function(s) return s.samples[i] end))
+    end)
+    local factor = (v[2] - v[1]) / (all[2] - all[1])
+    local more = v[1] - factor * all[1]
+    local misses = lists.map(v, function(each, i) return math.abs(each - factor * all[i] - more) end)
+    local fits = math.max(unpack(misses)) < 1e-9 and factor % 1 == 0 and more % 1 == 0
+    if fits then return product(chosen, factor, more) end
   end
 end
 
@@ -205,10 +208,11 @@ function Graph:compute_size(v)
     if r ~= 0 then x = self.Add(x, self:constant({r}, "int64")) end
     if q ~= 1 then x = self.Div(x, self:constant({q}, "int64")) end
     return b ~= 0 and self.Add(x, self:constant({b}, "int64")) or x
-  end, function(chosen, factor)
+  end, function(chosen, factor, more)
     local x = size_of_axis(self, chosen[1])
     for i = 2, #chosen do x = self.Mul(x, size_of_axis(self, chosen[i])) end
-    return factor ~= 1 and self.Mul(x, self:constant({factor}, "int64")) or x
+    if factor ~= 1 then x = self.Mul(x, self:constant({factor}, "int64")) end
+    return more ~= 0 and self.Add(x, self:constant({more}, "int64")) or x
   end) or error(("a size that is %s there does not follow from the dynamic axes by products and sums")
     :format(table.concat(v, ", ")), 0)
 end
@@ -220,9 +224,9 @@ function Graph:size_text(v)
     local text = s.name .. (p ~= 1 and "*" .. p or "")
     text = (r ~= 0 and ("(%s+%d)"):format(text, r) or text) .. (q ~= 1 and "/" .. q or "")
     return text .. (b ~= 0 and ("%+d"):format(b) or "")
-  end, function(chosen, factor)
+  end, function(chosen, factor, b)
     local names = lists.map(chosen, function(s) return s.name end)
-    return table.concat(names, "*") .. (factor ~= 1 and "*" .. factor or "")
+    return table.concat(names, "*") .. (factor ~= 1 and "*" .. factor or "") .. (b ~= 0 and ("%+d"):format(b) or "")
   end) or "unknown_" .. table.concat(v, "_")
 end
 
@@ -274,7 +278,7 @@ local function add_node(self, op, ...)
   table.insert(self.nodes, node)
   node.name = ("%s_%d"):format(op:lower(), #self.nodes)
   for i = 1, attributes.outputs or 1 do
-    results[i] = self:value(self:unique(node.name .. (i > 1 and "_" .. i or "")), dtype_of(op, inputs, attributes))
+    results[i] = self:value(self:unique(node.name .. (i > 1 and "_" .. i or "")), dtype_of(op, inputs, attributes, i))
     results[i].ref.made = true
   end
   node.outputs = results
@@ -329,7 +333,7 @@ end
 local function new(opset, symbols)
   return setmetatable({
     opset = opset, symbols = symbols, nodes = {}, initializers = {}, constants = {}, sizes = {}, names = {},
-    since = {Trilu = 14, HardSwish = 14, GridSample = 16, LayerNormalization = 17},
+    since = {Trilu = 14, HardSwish = 14, GridSample = 16, LayerNormalization = 17, DFT = 17, STFT = 17},
   }, Graph)
 end
 
