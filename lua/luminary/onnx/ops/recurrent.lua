@@ -97,7 +97,7 @@ local function layer(defaults, step)
     local ys, hs, cs, is_lstm, live, reversal, ends = {}, {}, {}, #defaults == 3, nil, nil, nil
     local function state(t, d) return t and ops.select(t, 1, d) or ops.zeros({B, H}, {dtype = x.dtype}) end
     if lengths then -- compared, not read, so that recordings hold for other lengths
-      lengths = lengths:to "int64"
+      lengths = lengths:to(x.device):to "int64"
       live = ops.gt(lengths:reshape(1, B, 1), ops.arange(T, {dtype = "int64"}):reshape(T, 1, 1))
       reversal = n.direction ~= "forward" and helpers.reversal(lengths, T, 3, 1, 2)
       ends = ops.clamp(lengths, 1, T):reshape(1, B, 1):expand(1, B, H)

@@ -136,9 +136,9 @@ end
 function sizes.resized(x, d, n, value) return sizes.padded(x, {}, {[d] = n - x.shape[d]}, "constant", value) end
 
 --- Returns the indices, of ndim dims, that reverse the first lengths[b] of `steps` elements along dim `time`, for each
---- index b of dim `batch`. lengths: a tensor [batch], whose values are not read.
+--- index b of dim `batch`. lengths: a tensor [batch] on the default device, whose values are not read.
 function sizes.reversal(lengths, steps, ndim, time, batch)
-  local at = ops.arange(steps, {dtype = "int64", device = lengths.device})
+  local at = ops.arange(steps, {dtype = "int64"})
   at = at:reshape(sizes.filled(ndim, 1, time, -1))
   lengths = lengths:to("int64"):reshape(sizes.filled(ndim, 1, batch, -1))
   return ops.where(ops.lt(at, lengths), lengths - at, at + 1)
