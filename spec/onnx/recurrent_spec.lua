@@ -97,7 +97,7 @@ describe("recurrent nodes of lm.onnx", function()
         local fused = load(kind, o)
         o.attributes[#o.attributes + 1] = CLIP
         local steps = load(kind, o)
-        local x = lm.randn(B, T, N):to(dtype):transpose(1, 2) -- of another layout
+        local x = lm.randn(B, T, N):to(dtype):transpose(1, 2)
         local inputs = {x, unpack({o.lengths and lm.tensor({6, 1, 4}, {dtype = "int32"}) or nil})}
         for _, state in ipairs {states(o, kind)} do inputs[#inputs + 1] = state end
         local a, b = results_of(fused, inputs), results_of(steps, inputs)

@@ -194,7 +194,7 @@ function Node:ints(k, t)
   local list = self.lists[k]
   if list then return list end
   if t.ndim > 1 then helpers.refuse("input %d must have 1 dim, got shape [%s]", k, table.concat(t.shape, ", ")) end
-  list = t.ndim == 0 and {t:item()} or t:totable() -- by no op, since recordings of other calls find the list
+  list = t.ndim == 0 and {t:item()} or t:totable() -- no op, since recordings of later calls have none
   for i = 1, #list do list[i] = tonumber(list[i]) end -- integers above 2^53 come as others
   if self:const(k) then self.lists[k] = list end
   return list

@@ -119,7 +119,7 @@ function Model:init(source, plan, inputs)
     end
     for i, slot in ipairs(plan.inputs) do frame[slot] = input(i) end
     for name, slot in pairs(named and plan.overridable or {}) do
-      frame.parts, frame[slot] = nil, named[name] or frame[slot]
+      if named[name] ~= nil then frame.parts, frame[slot] = nil, named[name] end -- parts have the model's tensors
     end
     local some = frame[slots[1] or lists.find(plan.inputs, function(slot) return is_tensor(frame[slot]) end)]
     local ok, problem = pcall(on_device, some and some.device, graph.run, plan, frame)

@@ -35,7 +35,7 @@ local cells = {
   [" sigmoid tanh tanh"] = "lstm", [" sigmoid tanh"] = "gru", [" tanh"] = "rnn_tanh", [" relu"] = "rnn_relu",
 }
 local orders = {lstm = {1, 3, 4, 2}, gru = {2, 1, 3}}
-local FAR = 3e4 -- where a sigmoid is 0 or 1, in half precision too
+local FAR = 3e4 -- a number whose sigmoid is 1, and 0 of the negative one, in half precision too
 
 -- Returns t with its gates, along dim 1, in the op's order.
 local function reordered(t, order)
