@@ -175,44 +175,30 @@ local function size_of_axis(self, symbol)
   return symbol.value
 end
 
--- Returns text or nodes for a Varying: of(symbol, p, q, b, r) for (symbol * p + r) / q + b, product(list, p, b) for the
--- product of a list times p, + b.
-function Graph:fit(v, of, product)
-  for _, s in ipairs(self.symbols) do
-    local p, q, b, r = line_through(v, s.samples, 1)
-    if not p then p, q, b, r = part_of(v, s.samples) end
-    if p == nil then p, q, b, r = line_through(v, s.samples, DENOMINATORS) end
-    if p then return of(s, p, q, b, r) end
-  end
-  local n = #self.symbols
-  for set = 1, 2 ^ n - 1 do
-    local chosen = {}
+-- Returns of(list, p, q, b, r) for a Varying that is (the product of a list of symbols * p + r) / q + b, or nil.
+function Graph:fit(v, of)
+  for set = 1, 2 ^ #self.symbols - 1 do
+    local chosen, all = {}, {}
     for i, s in ipairs(self.symbols) do
-      if math.floor(set / 2 ^ (i - 1)) % 2 == 1 then chosen[#chosen + 1] = s end
+      local has = math.floor(set / 2 ^ (i - 1)) % 2 == 1
+      if has then chosen[#chosen + 1] = s end
+      for k = 1, #v do all[k] = (all[k] or 1) * (has and s.samples[k] or 1) end
     end
-    local all = lists.map(v, function(_, i)
-      return lists.product(lists.map(chosen, function(s) return s.samples[i] end))
-    end)
-    local factor = (v[2] - v[1]) / (all[2] - all[1])
-    local more = v[1] - factor * all[1]
-    local misses = lists.map(v, function(each, i) return math.abs(each - factor * all[i] - more) end)
-    local fits = math.max(unpack(misses)) < 1e-9 and factor % 1 == 0 and more % 1 == 0
-    if fits then return product(chosen, factor, more) end
+    local p, q, b, r = line_through(v, all, 1)
+    if not p and #chosen == 1 then p, q, b, r = part_of(v, all) end
+    if p == nil and #chosen == 1 then p, q, b, r = line_through(v, all, DENOMINATORS) end
+    if p then return of(chosen, p, q, b, r) end
   end
 end
 
 function Graph:compute_size(v)
-  return self:fit(v, function(s, p, q, b, r)
-    local x = size_of_axis(self, s)
+  return self:fit(v, function(chosen, p, q, b, r)
+    local x = size_of_axis(self, chosen[1])
+    for i = 2, #chosen do x = self.Mul(x, size_of_axis(self, chosen[i])) end
     if p ~= 1 then x = self.Mul(x, self:constant({p}, "int64")) end
     if r ~= 0 then x = self.Add(x, self:constant({r}, "int64")) end
     if q ~= 1 then x = self.Div(x, self:constant({q}, "int64")) end
     return b ~= 0 and self.Add(x, self:constant({b}, "int64")) or x
-  end, function(chosen, factor, more)
-    local x = size_of_axis(self, chosen[1])
-    for i = 2, #chosen do x = self.Mul(x, size_of_axis(self, chosen[i])) end
-    if factor ~= 1 then x = self.Mul(x, self:constant({factor}, "int64")) end
-    return more ~= 0 and self.Add(x, self:constant({more}, "int64")) or x
   end) or error(("a size that is %s there does not follow from the dynamic axes by products and sums")
     :format(table.concat(v, ", ")), 0)
 end
@@ -220,13 +206,10 @@ end
 --- Returns the text of a size in the type of an output: a number, the name of an axis or a formula.
 function Graph:size_text(v)
   if not is_varying(v) then return v end
-  return self:fit(v, function(s, p, q, b, r)
-    local text = s.name .. (p ~= 1 and "*" .. p or "")
+  return self:fit(v, function(chosen, p, q, b, r)
+    local text = table.concat(lists.map(chosen, function(s) return s.name end), "*") .. (p ~= 1 and "*" .. p or "")
     text = (r ~= 0 and ("(%s+%d)"):format(text, r) or text) .. (q ~= 1 and "/" .. q or "")
     return text .. (b ~= 0 and ("%+d"):format(b) or "")
-  end, function(chosen, factor, b)
-    local names = lists.map(chosen, function(s) return s.name end)
-    return table.concat(names, "*") .. (factor ~= 1 and "*" .. factor or "") .. (b ~= 0 and ("%+d"):format(b) or "")
   end) or "unknown_" .. table.concat(v, "_")
 end
 

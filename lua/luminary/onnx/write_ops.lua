@@ -44,7 +44,8 @@ local formulas = [[
   detach = x; clone = x; contiguous = x; embedding = Gather(weight, index:from_zero(), {axis = 0});
   gather = GatherElements(x, index:from_zero(), {axis = dim});
   index_select = Gather(x, index:from_zero(), {axis = dim});
-  matmul = MatMul(x, other); mm = MatMul(x, other); bmm = MatMul(x, other); dot = MatMul(x, other); mv = MatMul(x, vec)
+  matmul = MatMul(x, other); mm = MatMul(x, other); bmm = MatMul(x, other); dot = MatMul(x, other); mv = MatMul(x, vec);
+  outer = Unsqueeze(x, {1}) * Unsqueeze(other, {0}); det = Det(x)
 ]]
 for name, formula in formulas:gmatch "(%w[%w_]*) = ([^;]+)" do
   local f = assert(loadstring("return " .. formula))
@@ -195,9 +196,7 @@ function rows.median_dim(g, a, c)
   return kth(g, a, (n + 1 - (n + 1) % 2) / 2)
 end
 function rows.median_all(g, a, c)
-  local n = 1
-  for _, size in ipairs(a.x.shape) do n = n * size end
-  return (rows.median_dim(g, {x = g.Reshape(a.x, {-1}):with {n}, dim = 0}, c))
+  return (rows.median_dim(g, {x = g.Reshape(a.x, {-1}):with {lists.product(a.x.shape)}, dim = 0}, c))
 end
 function rows.argsort(g, a, c) return (select(2, rows.sort(g, a, c))) end
 function rows.cumsum(g, a, c)
@@ -440,11 +439,9 @@ function rows.addmm(g, a, c)
 end
 rows.baddbmm = rows.addmm
 
-function rows.outer(g, a) return g.Unsqueeze(a.x, {1}) * g.Unsqueeze(a.other, {0}) end
 function rows.row_distances(g, a)
   return rows.norm(g, {x = g.Unsqueeze(a.x1, {-2}) - g.Unsqueeze(a.x2, {-3}), p = a.p, dim = {-1}})
 end
-function rows.det(g, a) return g.Det(a.x) end
 function rows.fft_r2c(g, a, c)
   if a.inner ~= 1 then error("its factor of inner entries has no counterpart", 0) end
   local n = a.x.shape[c.rank(a.x)]

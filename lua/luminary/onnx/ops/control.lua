@@ -1,10 +1,9 @@
 --- ONNX's control flow, sequences (lists of tensors), optionals (values or nil) and texts (lists with a field shape).
 local core = require "luminary.core"
-local lists = require "luminary.base.lists"
 local graph = require "luminary.onnx.graph"
 local helpers = require "luminary.onnx.ops.sizes"
 local tensors = require "luminary.onnx.tensors"
-local ops, is_tensor, INT64 = core.ops, core.is_tensor, {dtype = "int64"}
+local ops, is_tensor = core.ops, core.is_tensor
 local dim_in = helpers.dim_in
 local op = {}
 
@@ -39,23 +38,15 @@ local function stacked(list, axis, plan, output)
   return ops.zeros(sizes, {dtype = info.dtype or "float32"})
 end
 
--- Sets n.plan, and n.counts to true if its steps may read its first input, a Loop's index.
-local function body(n)
-  n.plan = n:subgraph "body"
-  local index = n.plan.inputs[1]
-  n.counts = lists.index_of(n.plan.outputs, index) or lists.find(n.plan.steps, function(step)
-    return step.blocks or step.reads or lists.index_of(step.inputs, index)
-  end)
-end
+local function body(n) n.plan = n:subgraph "body" end
 
 op.Loop = {how = "frame", prepare = body, function(n, frame, most, condition, ...)
   local limit, goes_on = n:number(1, most) or math.huge, not condition or truth(condition)
   local carried, scans, i = #n.plan.inputs - 2, {}, 0
-  local state, go, index = {unpack({...}, 1, carried)}, core.tensor(true), core.tensor(0, INT64)
+  local state, go = {unpack({...}, 1, carried)}, core.tensor(true)
   for k = carried + 1, #n.plan.outputs - 1 do scans[k] = {} end
   while i < limit and goes_on do
-    index = n.counts and i > 0 and core.tensor(i, INT64) or index
-    state = run(n.plan, frame, {index, go, unpack(state, 1, carried)})
+    state = run(n.plan, frame, {core.tensor(i, {dtype = "int64"}), go, unpack(state, 1, carried)})
     goes_on, i = truth(table.remove(state, 1)), i + 1
     for k, list in pairs(scans) do list[helpers.bounded(i, "the number of results of a body")] = state[k] end
   end
@@ -101,14 +92,14 @@ op.Scan = {how = "frame", prepare = body, function(n, frame, ...)
 end}
 
 op.SequenceMap = {how = "frame", prepare = body, function(n, frame, first, ...)
-  local all, rows = {first, ...}, {}
-  for k = 1, n.results do rows[k] = {} end
+  local all, lists = {first, ...}, {}
+  for k = 1, n.results do lists[k] = {} end
   for i = 1, #first do
     local values = {}
     for k, x in ipairs(all) do values[k] = is_tensor(x) and x or x[i] end
-    for k, x in ipairs(run(n.plan, frame, values)) do rows[k][i] = x end
+    for k, x in ipairs(run(n.plan, frame, values)) do lists[k][i] = x end
   end
-  return results(n, rows)
+  return results(n, lists)
 end}
 
 -- ---- sequences and optionals
