@@ -170,7 +170,7 @@ function prepare.recorded(f, module, evaluates, is_internal)
   local function run(...) return core.no_grad(f, ...) end
 
   local function note(reason)
-    if module and records.of(module).in_parts then return end -- each of which is a plan, or says why not
+    if module and records.of(module).in_parts then return end
     state.reason = reason
     if said[reason] or is_internal then return end
     said[reason] = true
@@ -200,7 +200,8 @@ function prepare.recorded(f, module, evaluates, is_internal)
       hooked = evaluates and check_modules(module)
       unchanged = prepare.watch(module, evaluates)
     end
-    if core.is_autocast_enabled() or core.is_recording_ops() then return run(...) end
+    local in_parts = module and records.of(module).in_parts -- each of which is a plan, or not
+    if in_parts or core.is_autocast_enabled() or core.is_recording_ops() then return run(...) end
     local n, arguments = select("#", ...), {...}
     local key, inputs = key_of(n, arguments)
     if hooked or not key then
