@@ -298,6 +298,16 @@ describe("lm.prepare", function()
     end
   end)
 
+  it("runs no step whose results nobody reads", function()
+    local run, state = lm.prepare(function(x)
+      local y, unread = x * 2, x:exp():sum()
+      y:view(3):add_(1)
+      return unread and y
+    end, lm.ones(3))
+    assert.same({"mul", "view", "add"}, state.plan:ops())
+    assert.same({3, 3, 3}, run(lm.ones(3)):totable())
+  end)
+
   it("folds weights once for all shapes", function()
     local net = nn.Sequential(nn.Conv2d(64, 256, 3), nn.BatchNorm2d(256)):eval()
     local run = lm.prepare(net, lm.ones(1, 64, 3, 3))

@@ -6,6 +6,8 @@ local options = require "luminary.base.options"
 local own = require "luminary.base.own_functions"
 local records = require "luminary.nn.module_fields"
 
+local prepare = {}
+
 local MOST = 64 -- recordings of one prepared module, each for its shapes and dtypes; the oldest makes room
 
 -- Returns a text that no other number, string, boolean or nil has.
@@ -19,8 +21,7 @@ end
 local function flatten(v, list, parts, depth)
   if core.is_tensor(v) then
     list[#list + 1] = v
-    local strides = v:is_contiguous() and "" or table.concat(v:stride(), ",") -- views or copies follow from them
-    parts[#parts + 1] = ("%s %s [%s] %s"):format(v.device, v.dtype, table.concat(v.shape, ","), strides)
+    parts[#parts + 1] = core.plan_key(v)
     return true
   end
   if type(v) ~= "table" then
@@ -43,16 +44,19 @@ end
 -- Returns the key of a call's arguments, and a list of their tensors; nil and the index of an argument that cannot be
 -- compared.
 local function key_of(n, arguments)
-  local inputs, parts = {}, {core.get_default_dtype(), core.get_default_device(), core.device_current "cuda"}
+  local inputs, key = {}, core.plan_key(unpack(arguments, 1, n))
+  for i = 1, key and n or 0 do inputs[#inputs + 1] = arguments[i] end
+  if key then return key, inputs end
+  local parts = {core.plan_key()}
   for i = 1, n do
     if not flatten(arguments[i], inputs, parts, 1) then return nil, i end
   end
   return table.concat(parts, ";"), inputs
 end
 
--- Returns a function that returns false once a module of net has other parameters, buffers, children or hooks, or,
--- with `evaluates`, is in training mode.
-local function watch(net, evaluates)
+--- Returns a function that returns false once a module of net has other parameters, buffers, children or hooks, or,
+--- with `evaluates`, is in training mode.
+function prepare.watch(net, evaluates)
   local watched = {}
   for _, module in ipairs(net:modules()) do
     local record = records.of(module)
@@ -81,7 +85,7 @@ local function watch(net, evaluates)
   end
 end
 
-jit.off(watch) -- LuaJIT 2.1.0-beta3 compiles the loops over names wrongly: at times one has no turn
+jit.off(prepare.watch) -- LuaJIT 2.1.0-beta3 compiles the loops over names wrongly: at times one has no turn
 
 -- Raises if a module is in training mode. Returns true if one has a hook of forward.
 local function check_modules(net)
@@ -143,7 +147,12 @@ local function record(like, run, module, key, inputs, frees, n, arguments)
     for i = 1, #makers do results[i] = makers[i](tensors) end
     return unpack(results, 1, #makers)
   end
-  if #makers == 1 and core.is_tensor(returned[2]) then case.build = function(tensors) return tensors[1] end end
+  local only = #makers == 1 and returned[2]
+  if core.is_tensor(only) then
+    case.build = function(tensors) return tensors[1] end
+  elseif type(only) == "table" and #only == #found and lists.every(only, core.is_tensor) then
+    if #lists.sorted_keys(only) == #only then case.build = function(tensors) return tensors end end
+  end
   local tensors = lists.map(found, function(each) return each.tensor end)
   case.plan, case.reason = core.plan_new(tape, tensors, like)
   tape:close()
@@ -151,8 +160,6 @@ local function record(like, run, module, key, inputs, frees, n, arguments)
   for i = 1, frees and #recorded or 0 do recorded[i]:free() end
   return case, case.build(tensors)
 end
-
-local prepare = {}
 
 --- Returns a function that calls f without gradients, or runs a recording of such a call, and a table of its state.
 --- module: the module whose parameters f reads, or nil; evaluates: true if it must be in evaluation mode; is_internal:
@@ -163,6 +170,7 @@ function prepare.recorded(f, module, evaluates, is_internal)
   local function run(...) return core.no_grad(f, ...) end
 
   local function note(reason)
+    if module and records.of(module).in_parts then return end
     state.reason = reason
     if said[reason] or is_internal then return end
     said[reason] = true
@@ -190,9 +198,10 @@ function prepare.recorded(f, module, evaluates, is_internal)
     if unchanged and not unchanged() then forget() end
     if module and not unchanged then
       hooked = evaluates and check_modules(module)
-      unchanged = watch(module, evaluates)
+      unchanged = prepare.watch(module, evaluates)
     end
-    if core.is_autocast_enabled() or core.is_recording_ops() then return run(...) end
+    local in_parts = module and records.of(module).in_parts -- each of which is a plan, or not
+    if in_parts or core.is_autocast_enabled() or core.is_recording_ops() then return run(...) end
     local n, arguments = select("#", ...), {...}
     local key, inputs = key_of(n, arguments)
     if hooked or not key then

@@ -100,6 +100,79 @@ def unet(batch):
     return UNet(), image(batch, 128)
 
 
+def lstm(batch):
+    import torch
+
+    class Recurrent(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layers = torch.nn.LSTM(64, 128, 2, bidirectional=True)
+
+        def forward(self, x):
+            return self.layers(x)[0]
+    return Recurrent(), (torch.randn(100, batch, 64, generator=torch.Generator().manual_seed(0)),)
+
+
+def gru_lengths(batch):
+    """Tagger of characters in sequences of several lengths, whose nodes have the input sequence_lens."""
+    import torch
+    nn, rnn = torch.nn, torch.nn.utils.rnn
+
+    class Tagger(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.table, self.layers = nn.Embedding(1000, 64), nn.GRU(64, 112, 3, bidirectional=True, batch_first=True)
+            self.head = nn.Linear(224, 20)
+            self.register_buffer("lengths", torch.arange(2 * batch, 0, -1) * 24 // (2 * batch) + 40)
+
+        def forward(self, ids):
+            packed = rnn.pack_padded_sequence(self.table(ids), self.lengths, batch_first=True)
+            return self.head(rnn.pad_packed_sequence(self.layers(packed)[0], batch_first=True)[0])
+    return Tagger(), tokens(2 * batch)
+
+
+def branches(batch):
+    """Detector of speech with a branch for loud and one for quiet sound, between layers that both have."""
+    import torch
+    nn = torch.nn
+
+    class Branches(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first = nn.Sequential(nn.Conv1d(1, 64, 64, 16), nn.ReLU(), nn.Conv1d(64, 128, 3, 2, 1), nn.ReLU())
+            self.loud = nn.Sequential(nn.Conv1d(128, 64, 3, 1, 1), nn.ReLU())
+            self.quiet = nn.Sequential(nn.Conv1d(128, 64, 1), nn.ReLU())
+            self.cell, self.last = nn.LSTM(64, 128), nn.Linear(128, 1)
+
+        def forward(self, x):
+            y = self.first(x)
+            if bool(y.mean() > 0.5):
+                y = self.loud(y) * 0.5
+            else:
+                y = self.quiet(y) + 0.1
+            return torch.sigmoid(self.last(self.cell(y.permute(2, 0, 1))[0].mean(0)))
+    x = torch.randn(batch, 1, 576, generator=torch.Generator().manual_seed(0))
+    return torch.jit.script(Branches().eval()), (x,)
+
+
+def loop(batch):
+    """Layers with one set of weights, run as often as a value says."""
+    import torch
+    nn = torch.nn
+
+    class Loop(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.step, self.last = nn.Linear(64, 256), nn.Linear(256, 256), nn.Linear(256, 10)
+
+        def forward(self, x):
+            h = torch.tanh(self.first(x))
+            for _ in range(int((h.abs().max() > 0).long() * 8)):
+                h = h + 0.5 * torch.tanh(self.step(h))
+            return self.last(h)
+    return torch.jit.script(Loop().eval()), (torch.randn(16 * batch, 64, generator=torch.Generator().manual_seed(0)),)
+
+
 def detector(batch):
     import torchvision
     model = torchvision.models.detection.ssdlite320_mobilenet_v3_large(weights=None, weights_backbone=None)
@@ -110,7 +183,7 @@ MODELS = {"resnet18": vision("resnet18"), "resnet50": vision("resnet50"), "mobil
           "mobilenet_v3": vision("mobilenet_v3_large"), "efficientnet": vision("efficientnet_b0"),
           "vit": vision("vit_b_16"), "convnext": vision("convnext_tiny"), "detector": detector, "unet": unet,
           "bert": text("bert"), "distilbert": text("distilbert"), "t5": text("t5"), "gpt2": text("gpt2"),
-          "whisper": whisper}
+          "whisper": whisper, "lstm": lstm, "gru_lengths": gru_lengths, "branches": branches, "loop": loop}
 
 
 def quantized(path, name, x):

@@ -130,6 +130,54 @@ layer("RNN", function() return nn.RNN(5, 6, {batch_first = true}) end, 4, 5)
 layer("GRU", function() return nn.GRU(5, 6, {batch_first = true}) end, 4, 5)
 layer("LSTM", function() return nn.LSTM(5, 6, {batch_first = true, bidirectional = true}) end, 4, 5)
 
+case("nn.MultiheadAttention_masked", function()
+  return nn.MultiheadAttention(8, 2, {batch_first = true})
+end, function(n, l)
+  local x, mask = lm.randn(n, l, 8), lm.zeros(n, l, {dtype = "bool"})
+  mask[{{}, {l - 1, l}}] = true
+  return {x, x * 2, x + 1, {key_padding_mask = mask}}
+end, sequence)
+case("nn.TransformerEncoder_masked", function()
+  return nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, {dim_feedforward = 16, batch_first = true}), 2)
+end, function(n, l)
+  local mask = lm.zeros(n, l, {dtype = "bool"})
+  mask[{{}, l}] = true
+  return {lm.randn(n, l, 8), {src_key_padding_mask = mask}}
+end, sequence)
+for _, mode in ipairs {"sum", "mean"} do
+  case("nn.EmbeddingBag_" .. mode, function()
+    return nn.EmbeddingBag(40, 6, {mode = mode, padding_idx = 3})
+  end, ids(40), sequence)
+end
+
+-- ---- functions
+
+-- Adds a case of f(x), which may return several tensors. x: [n, ...].
+local function of(name, f, ...)
+  local shape = {...}
+  local Module = nn.Module:extend "Module"
+  function Module.forward(_, x) return f(x) end
+  case("lm." .. name, function() return Module() end, function(n) return {lm.randn(n, unpack(shape))} end, batch)
+end
+of("nan_to_num", function(x) return (x:abs() - 1):sqrt():nan_to_num(2), (x / 0):nan_to_num(0, 5, -5) end, 6)
+of("atan2", function(x) return x:atan2(x:flip {2}), x:round():atan2(0), x:atan2(0.5) end, 6)
+of("outer", function(x) return lm.outer(x[1], x:select(2, 1)) end, 6)
+of("cdist", function(x) return lm.cdist(x, x:flip {2}), lm.cdist(x, x + 1, 1), lm.cdist(x, x + 1, 3) end, 4, 6)
+of("median", function(x) return (x:median(2)), (x:median(3, {keepdim = true})), x:median() end, 4, 7)
+of("kthvalue", function(x)
+  local v, i = x:kthvalue(2, 2, {keepdim = true})
+  return v, x:gather(2, i)
+end, 7)
+of("quantile", function(x) return x:quantile(0.3, 2), x:quantile(0.7, 2, {interpolation = "nearest"}) end, 7)
+of("max_unpool2d", function(x)
+  local y, i = nn.functional.max_pool2d(x, 2, {return_indices = true})
+  return y, nn.functional.max_unpool2d(y * 2, i, 2)
+end, 3, 6, 8)
+of("det", function(x) return lm.linalg.det(x) end, 4, 4)
+of("rfft", function(x) return lm.fft.rfft(x), lm.fft.rfft(x, {norm = "ortho"}) end, 3, 15)
+of("stft", function(x) return lm.stft(x, 16, {hop_length = 4, window = lm.hann_window(16)}) end, 64)
+of("half", function(x) return x:narrow(1, 1, math.floor(x:size(1) / 2)), x:chunk(2, 1)[1] * 2 end, 6)
+
 -- ---- running
 
 -- Returns the tensors of the inputs, in the order of export.

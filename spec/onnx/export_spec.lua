@@ -97,11 +97,10 @@ describe("lm.onnx.export", function()
       wanted, got = {scale(y)}, {other(y)}
       for i = 1, 3 do near(wanted[i], got[i]) end
     end
-    says("expand %(a size that is 4, 16, 36, 25 there does not follow from the dynamic axes",
+    says("expand %(a size that is 4, 16, 36, 25, 9, 1, 169 there does not follow from the dynamic axes",
       module(function(_, y) return y:narrow(1, 1, 1):expand(y.shape[1] ^ 2, 4) end), lm.randn(2, 4), path,
       {dynamic_axes = {input = {"N"}}})
     for _, forward in ipairs { -- right for even sizes alone, or for none other than the example's
-      function(_, y) return y:chunk(2, 1)[1] * 2 end,
       function(_, y) return nn.functional.pad(y, {0, 0, 0, y.shape[1] % 2}) end,
       function(_, y) return y:narrow(1, math.floor(y.shape[1] / 4) + 1, math.floor(y.shape[1] / 2)) end,
       function(_, y) return y * (y.shape[1] / 10) end,
@@ -115,6 +114,20 @@ describe("lm.onnx.export", function()
     end)
     back, x = again(half, lm.randn(4, 4), {dynamic_axes = {input = {"N"}}}), lm.randn(7, 4)
     near(half(x), (back(x)))
+    local parts = {
+      function(n) return math.floor(n / 2) end, function(n) return math.ceil(n / 2) end,
+      function(n) return math.floor((n - 1) / 3) + 2 end, function(n) return math.ceil(n / 4) end,
+    }
+    for size = 4, 9 do
+      for _, part in ipairs(parts) do
+        local cut = module(function(_, y) return y:narrow(1, 1, part(y.shape[1])) end)
+        back = again(cut, lm.randn(size, 2), {dynamic_axes = {input = {"N"}}})
+        for n = 5, 14 do assert.equal(part(n), back(lm.randn(n, 2)).shape[1]) end
+      end
+    end
+    local chunk = module(function(_, y) return y:chunk(2, 1)[1] * 2 end)
+    back = again(chunk, lm.randn(4, 4), {dynamic_axes = {input = {"N"}}})
+    assert.equal(4, back(x).shape[1])
     says("leaky_relu %(alpha depends on a dynamic axis%)", module(function(_, y)
       return nn.functional.leaky_relu(y, y.shape[1] / 10)
     end), lm.randn(2, 4), path, {dynamic_axes = {input = {"N"}}})
@@ -232,6 +245,143 @@ describe("lm.onnx.export", function()
       lm.eye(2), path)
     says("export_spec.lua:%d+: item reads values", module(function(_, x) return x * x:sum():item() end), lm.ones(2),
       path)
+  end)
+
+  it("writes and prepares attention with a mask of padding, whose values nothing reads", function()
+    local attention = nn.MultiheadAttention(8, 2, {batch_first = true})
+    local of_layer = nn.TransformerEncoderLayer(8, 2, {dim_feedforward = 16, batch_first = true})
+    local encoder = nn.TransformerEncoder(of_layer, 2)
+    local function mask_of(n, first)
+      local mask = lm.zeros(n, 5, {dtype = "bool"})
+      mask[{{}, {first, 5}}] = true
+      return mask
+    end
+    for _, net in ipairs {
+      module(function(_, x, m) return (attention(x, x, x, {key_padding_mask = m})) end),
+      module(function(_, x, m)
+        return (attention(x, x, x, {key_padding_mask = m, attn_mask = lm.ones(5, 5, {dtype = "bool"}):triu(1)}))
+      end),
+      module(function(_, x, m) return encoder(x, {src_key_padding_mask = m}) end),
+      module(function(_, x, m) return encoder(x, {src_key_padding_mask = m:float() * -1e4}) end),
+    } do
+      encoder:eval()
+      local inputs = {lm.randn(2, 5, 8), mask_of(2, 4)}
+      local back = again(net, inputs, {input_names = {"x", "m"}, dynamic_axes = {x = {"N"}, m = {"N"}}})
+      local run, state = lm.prepare(net:eval(), unpack(inputs))
+      for _, n in ipairs {2, 3} do
+        for first = 3, 6 do
+          local x, m = lm.randn(n, 5, 8), first < 6 and mask_of(n, first) or lm.zeros(n, 5, {dtype = "bool"})
+          local expected = lm.no_grad(function() return net(x, m) end)
+          near(expected, (back(x, m)))
+          near(expected, (run(x, m)))
+        end
+      end
+      assert.is_nil(state.reason)
+      assert.equal(2, state.recordings)
+    end
+  end)
+
+  it("writes order statistics, transforms, distances and pooled indices with any size of the batch", function()
+    local F = nn.functional
+    local unpooled = function(x, ...)
+      local y, i = F.max_pool2d(x, 2, {return_indices = true, ...})
+      return y, F.max_unpool2d(y * 2, i, 2), i
+    end
+    local bags = lm.randn(9, 3)
+    local cases = {
+      {function(x) return (x:abs() - 1):sqrt():nan_to_num(2), (x / 0):nan_to_num(0, 5), (x / 0):nan_to_num() end, 6},
+      {function(x) return x:argmax(2):nan_to_num(), x:double():nan_to_num(), (x:half() / 0):nan_to_num() end, 6},
+      {function(x) return x:atan2(x:flip {2}), (x - x):atan2(x), x:atan2(0), lm.atan2(x:round(), 0.5) end, 6},
+      {function(x) return lm.outer(x[1], x:select(2, 1)) end, 6},
+      {function(x) return lm.cdist(x, x + 1), lm.cdist(x, x + 1, 1), lm.cdist(x, x * 2, 3) end, 4, 6},
+      {function(x) return lm.cdist(x, x:flip {1}, math.huge) end, 4, 6},
+      {function(x) return (x:median(2)), (x:median(3, {keepdim = true})), x:median(), (x:median(-1)) end, 4, 7},
+      {function(x) return (x:median(2)) end, 6}, {function(x) return (x:median(1)) end, 6},
+      {function(x) return x:kthvalue(3, 2) end, 7}, {function(x) return (x:kthvalue(2, 3, {keepdim = true})) end, 4, 7},
+      {unpooled, 3, 6, 8}, {function(x) return unpooled(x[1]) end, 3, 6, 8},
+      {function(x) return lm.linalg.det(x) end, 4, 4},
+      {function(x) return lm.fft.rfft(x), lm.fft.rfft(x, {norm = "ortho"}), lm.fft.rfft(x, {dim = 2}) end, 3, 15},
+      {function(x) return lm.fft.rfft(x[1]), lm.fft.rfft(x[1], {n = 8}) end, 10},
+      {function(x) return lm.stft(x, 16, {hop_length = 4, window = lm.hann_window(16), center = false}) end, 64},
+      {function(x)
+        local at = x:abs():mul(9):remainder(9):long() + 1
+        return F.embedding_bag(at, bags, {mode = "sum", per_sample_weights = x}), F.embedding_bag(at, bags),
+          F.embedding_bag(at, bags, {padding_idx = 2}),
+          F.embedding_bag(at:view(-1), bags, {offsets = lm.tensor({1, 3, 3}, {dtype = "int64"}), mode = "sum"})
+      end, 4},
+    }
+    for k, case in ipairs(cases) do
+      local net = module(function(_, x) return case[1](x) end)
+      for _, opset in ipairs {18, 20} do
+        local back = again(net, lm.randn(2, unpack(case, 2)), {opset = opset, dynamic_axes = {input = {"N"}}})
+        for _, n in ipairs {1, 3} do
+          local x = lm.randn(n, unpack(case, 2))
+          local wanted, got = {net(x)}, {back(x)}
+          assert.equal(#wanted, #got)
+          for i, each in ipairs(wanted) do
+            assert.same(each.shape, got[i].shape, k)
+            if each.dtype == "int64" and (k == 10 or k == 12 or k == 13) then got[i] = got[i] + 1 end
+            near(each, got[i])
+          end
+        end
+      end
+    end
+  end)
+
+  it("writes loaded graphs with a dynamic batch, also those that were not called", function()
+    local function info(name, dtype, ...)
+      local dims = {}
+      for i, v in ipairs {...} do dims[i] = type(v) == "string" and {dim_param = v} or {dim_value = v} end
+      return {name = name, type = {tensor_type = {elem_type = dtype, shape = {dim = dims}}}}
+    end
+    local function numbers(name, list)
+      return {name = name, data_type = 7, dims = {#list}, raw_data = lm.tensor(list, {dtype = "int64"})}
+    end
+    local function weight(name, ...) return {name = name, data_type = 1, dims = {...}, raw_data = lm.randn(...)} end
+    local at = {name = "at", data_type = 7, dims = {}, raw_data = lm.zeros({}, {dtype = "int64"})}
+    lm.core.onnx_write(path, {ir_version = 8, opset_import = {{version = 17}}, graph = {
+      name = "g", input = {info("x", 1, "T", "N", 3), info("lengths", 6, "N")}, output = {info("y", 1), info("c", 1)},
+      initializer = {
+        weight("w", 2, 16, 3), weight("r", 2, 16, 4), weight("b", 2, 32), numbers("one", {1}), numbers("zero", {0}),
+        numbers("last", {-1}), numbers("two", {2}), numbers("four", {4}), at,
+      },
+      node = {
+        {op_type = "Shape", input = {"x"}, output = {"shape"}},
+        {op_type = "Gather", input = {"shape", "one"}, output = {"n"}},
+        {op_type = "Concat", input = {"two", "n", "four"}, output = {"sizes"}, attribute = {
+          {name = "axis", type = 2, i = 0}}},
+        {op_type = "ConstantOfShape", input = {"sizes"}, output = {"h"}},
+        {op_type = "LSTM", input = {"x", "w", "r", "b", "lengths", "h", "h"}, output = {"all", "", "c"}, attribute = {
+          {name = "hidden_size", type = 2, i = 4}, {name = "direction", type = 3, s = "bidirectional"}}},
+        {op_type = "Transpose", input = {"all"}, output = {"turned"}, attribute = {
+          {name = "perm", type = 7, ints = {0, 2, 1, 3}}}},
+        {op_type = "Gather", input = {"shape", "at"}, output = {"t"}},
+        {op_type = "Unsqueeze", input = {"t", "zero"}, output = {"t1"}},
+        {op_type = "Concat", input = {"t1", "n", "last"}, output = {"flat"}, attribute = {
+          {name = "axis", type = 2, i = 0}}},
+        {op_type = "Reshape", input = {"turned", "flat"}, output = {"y"}},
+      },
+    }})
+    local net = lm.onnx.load(path)
+    local function inputs(t, ...) return lm.randn(t, select("#", ...), 3), lm.tensor({...}, {dtype = "int32"}) end
+    local back = again(net, {inputs(5, 5, 2)}, {
+      input_names = {"x", "lengths"}, dynamic_axes = {x = {"T", "N"}, lengths = {"N"}},
+    })
+    for _, each in ipairs {{5, 5, 2}, {4, 1, 4, 3}, {7, 7}} do
+      local x, lengths = inputs(unpack(each))
+      local wanted, got = {net(x, lengths)}, {back(x, lengths)}
+      for i = 1, 2 do near(wanted[i], got[i]) end
+    end
+  end)
+
+  it("names the line of the library that reads values, and reads none for a quantile", function()
+    says("reads values", module(function(_, x) return x * x:sum():item() end), lm.ones(2), path)
+    says("totable %(called by luminary/nn/utils/rnn.lua:%d+%) reads values", module(function(_, x, n)
+      return nn.utils.rnn.unpad_sequence(x, n)[1]
+    end), {lm.randn(4, 2, 3), lm.tensor {2, 4}}, path)
+    local net = module(function(_, x) return x:quantile(0.3, 2), x:quantile(0.5, 1, {interpolation = "nearest"}) end)
+    local back, x = again(net, lm.randn(2, 9), {dynamic_axes = {input = {"N"}}}), lm.randn(5, 9)
+    for i = 1, 2 do near((select(i, net(x))), (select(i, back(x)))) end
   end)
 
   it("refuses bad arguments", function()

@@ -87,7 +87,7 @@ local function moved(value, device)
   return map_tensors(value, function(t) return t:to(device) end)
 end
 
---- Runs a case twice, on a device unless nil; returns its kind, and the reason if it fails.
+--- Runs a case three times, on a device unless nil; returns its kind, and the reason if it fails.
 function cases.run(path, device)
   local message = tensors.read(path .. ".data.onnx")
   local entries, data = {}, {}
@@ -105,7 +105,7 @@ function cases.run(path, device)
       inputs[i] = moved(inputs[i], device)
       has_tensor = has_tensor or lm.is_tensor(inputs[i])
     end
-    for _ = 1, 2 do -- the second call runs a recording of the first, or what that stored
+    for _ = 1, 3 do -- the second and third call run recordings of the graph or of its parts, or what these stored
       local got = {lm.no_grad(function() return net(unpack(inputs, 1, n)) end)}
       for i = 1, m do
         if device and has_tensor and lm.is_tensor(got[i]) and got[i].device ~= device then

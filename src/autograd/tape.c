@@ -103,6 +103,7 @@ lm_tape *lm_tape_swap(lm_tape *tape) {
 }
 
 void lm_tape_refuse(lm_tape *tape, const char *format, ...) {
+  tape->nrefusals++;
   if (tape->refusal[0]) return;
   va_list list;
   va_start(list, format);

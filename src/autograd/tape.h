@@ -17,7 +17,7 @@ typedef struct lm_tape_step {
 } lm_tape_step;
 
 typedef struct lm_tape {
-  int ninputs, nsteps, nwritten, nread;
+  int ninputs, nsteps, nwritten, nread, nrefusals;
   size_t step_capacity, written_capacity, read_capacity;
   lm_tensor **input; /* headers of the tape, over the memory of the function's inputs */
   lm_tape_step *step;
@@ -42,7 +42,7 @@ LM_API void lm_tape_note_call(const char *name);
 /* Notes the first reason why the steps do not stand for the function. */
 LM_API void lm_tape_refuse(lm_tape *tape, const char *format, ...) LM_PRINTF(2, 3);
 /* Returns true if t's values depend on the inputs or on random numbers, or are written by a step. */
-bool lm_tape_is_dynamic(const lm_tape *tape, const lm_tensor *t);
+LM_API bool lm_tape_is_dynamic(const lm_tape *tape, const lm_tensor *t);
 /* Returns true if a step writes to t's storage in place. */
 bool lm_tape_writes(const lm_tape *tape, const lm_tensor *t);
 /* Returns true if a call with these arguments draws random numbers. */

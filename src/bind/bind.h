@@ -321,12 +321,9 @@ void lm_note_line(lua_State *L, const lm_lua *s);
 static inline bool lm_wants_lines(void) {
   return lm_anomaly() || lm_tape_current() || lm_traces(LM_TRACE_LINES | LM_TRACE_LIVE_MEMORY);
 }
-/* Notes on this thread's tape, if any, that the script reads t's values by the method `how`. */
-static inline void lm_note_read(lua_State *L, const lm_lua *s, lm_tensor *t, const char *how) {
-  if (!lm_tape_current()) return;
-  lm_note_line(L, s);
-  lm_tape_note_read(t, how);
-}
+/* Notes on this thread's tape, if any, that the script, or a line of the library, reads t's values by the method `how`.
+ */
+void lm_note_read(lua_State *L, const lm_lua *s, lm_tensor *t, const char *how);
 /* Makes the state's next call note its line, after a change of lm_wants_lines. */
 static inline void lm_lines_changed(lm_lua *s) {
   s->step_at = 0;

@@ -3,6 +3,7 @@
 #include <stdio.h>
 
 #include "base/interned.h"
+#include "base/message.h"
 #include "bind/bind.h"
 #include "bind/host_call.h"
 #include "distributed/group/world.h"
@@ -112,6 +113,17 @@ void lm_note_line(lua_State *L, const lm_lua *s) {
   if (find_caller(L, &ar, NULL)) snprintf(line, sizeof line, "%s:%d", ar.short_src, ar.currentline);
   if (s->worlds > 0) lm_set_where(line);
   if (wanted) lm_set_script_line(*line ? lm_interned(line) : NULL);
+}
+
+void lm_note_read(lua_State *L, const lm_lua *s, lm_tensor *t, const char *how) {
+  if (!lm_tape_current()) return;
+  lm_note_line(L, s);
+  lua_Debug ar;
+  const bool is_known = lua_getstack(L, 1, &ar) && lua_getinfo(L, "Sl", &ar) && ar.currentline > 0;
+  const char *file = is_known && is_own(&ar, push_own_files(L)) ? strstr(ar.source, "luminary/") : NULL;
+  for (const char *next; file && (next = strstr(file + 1, "luminary/"));) file = next;
+  if (is_known) lua_pop(L, 1);
+  lm_tape_note_read(t, file ? lm_text("%s (called by %s:%d)", how, file, ar.currentline) : how);
 }
 
 /* Returns whether `given` is the op's name, or that with an underscore: squeeze, squeeze_. */

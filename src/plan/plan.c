@@ -157,8 +157,22 @@ static lm_status add_steps(builder *m) {
   return LM_OK;
 }
 
+/* Removes steps that write nowhere and whose results nobody reads. */
+static void remove_unread(lm_plan *p) {
+  for (int i = p->nsteps - 1; i >= 0; i--) {
+    lm_plan_step *s = &p->step[i];
+    bool is_read = s->in_place || lm_ops[s->op].kind == LM_WRITE || lm_ops[s->op].writes;
+    for (int k = 0; k < s->nout; k++)
+      is_read |= s->out[k] >= 0 && (p->value[s->out[k]].is_output || p->value[s->out[k]].last_use > i);
+    s->is_removed = !is_read;
+    for (int k = 0; k < s->nin && is_read; k++)
+      if (s->in[k] >= 0) p->value[s->in[k]].last_use = p->nsteps;
+  }
+}
+
 /* Sets each value's last use, once the steps are final. */
 static void set_last_uses(lm_plan *p) {
+  for (int i = 0; i < p->nvalues; i++) p->value[i].last_use = -1;
   for (int i = 0; i < p->nsteps; i++) {
     if (p->step[i].is_removed) continue;
     for (int k = 0; k < p->step[i].nin; k++)
@@ -203,6 +217,7 @@ lm_status lm_plan_new(const lm_tape *tape, int noutputs, lm_tensor *const *outpu
     v->is_output = true;
     v->is_copied = v->is_constant && is_made_per_call(&m, v->t);
   }
+  remove_unread(p);
   NEED(lm_plan_join(p, like && lm_plan_is_current(like) ? like : NULL));
   set_last_uses(p);
   keep_packed(p);

@@ -16,6 +16,7 @@ local equal = require("luminary.tensor.methods").equal
 local ops, is_tensor, fail = core.ops, core.is_tensor, options.fail
 
 local MOST_BYTES = 2 ^ 31 - 2 ^ 24 -- protobuf's limit, with room for nodes; larger weights go into a file beside
+local MOST_SIZES = 64 -- elements of a tensor whose values are computed one by one
 local ALIGNMENT = 4096 -- bytes; weights there can be mapped
 
 -- ---- arguments
@@ -162,6 +163,18 @@ end
 local Export = {}
 Export.__index = Export
 
+-- Returns the value of a tensor that Lua made of sizes, such as those of a shape, which differ between recordings.
+function Export:sizes(id)
+  local all = lists.map(self.recordings, function(recording) return recording.values[id].tensor end)
+  for _, t in ipairs(all) do
+    if t:numel() > MOST_SIZES or table.concat(t.shape, " ") ~= table.concat(all[1].shape, " ") then
+      fail "export: a tensor that no op of the recording made depends on the dynamic axes"
+    end
+  end
+  local list = self.graph:ints(merged(lists.map(all, function(t) return t:double():reshape(-1):totable() end)))
+  return (all[1].ndim == 1 and list or self.graph.Reshape(list, all[1].shape)):to(all[1].dtype):with(self.shapes[id])
+end
+
 -- Returns the value of an id: an input, a parameter, a constant, or the result of a step, which is added if it was not.
 function Export:value(id)
   if self.done[id] then return self.done[id] end
@@ -174,7 +187,7 @@ function Export:value(id)
   if info.step and (depends or varies or self.written[id]) then
     self:add(self.steps[info.step])
   elseif varies then
-    fail "export: a tensor that no op of the recording made depends on the dynamic axes"
+    self.done[id] = self:sizes(id)
   else
     self.done[id] = self.graph:initializer(t, self.names[id])
   end
@@ -431,21 +444,36 @@ local function write(self, path, o)
   })
 end
 
--- Returns a recording with sizes that are no multiples of the example's, which shows that a size such as a half is
--- rounded up; nil if the module does not run with them, or, with a warning, has other steps then.
-local function recording_between(module, args, rebuild, inputs, symbols, first)
+-- Returns recording k, with sizes that are no multiples of the example's, which show how a size such as a half is
+-- rounded; nil if the module does not run with them, or, with a warning, has other steps then.
+local function recording_between(module, args, rebuild, inputs, symbols, first, k)
   local sizes = {}
   for i, symbol in ipairs(symbols) do
-    local most = math.max(unpack(symbol.samples))
-    symbol.samples[4] = lists.index_of(symbol.samples, most - 1) and most + 2 or most - 1
-    sizes[i] = ("%s = %d"):format(printable_name(symbol.name, 100), symbol.samples[4])
+    local most = math.max(unpack(symbol.samples, 1, 3))
+    local size = most - 1
+    while lists.index_of(symbol.samples, size) do size = size - 1 end
+    symbol.samples[k] = size > 0 and k < 7 and size or most + (k < 7 and k - 2 or 7)
+    sizes[i] = ("%s = %d"):format(printable_name(symbol.name, 100), symbol.samples[k])
   end
-  local runs, found = pcall(record, module, args, rebuild, resized(inputs, symbols, 4))
+  local runs, found = pcall(record, module, args, rebuild, resized(inputs, symbols, k))
   if runs and pcall(compare, first, found) then return found end
-  for _, symbol in ipairs(symbols) do symbol.samples[4] = nil end
-  if runs then
+  for _, symbol in ipairs(symbols) do symbol.samples[k] = nil end
+  if runs and k == 4 then
     core.warn(("export: with %s the module has other steps than with the example's sizes and their multiples; the file "
       .. "has the latter"):format(table.concat(sizes, ", ")))
+  end
+end
+
+-- Returns the shape of the first recording's value of an id, with Varying for sizes that differ in others.
+local function shape_of(all, id) return merged(lists.map(all, function(each) return each.values[id].shape end)) end
+
+-- Returns true if a size of a value does not follow from the recordings.
+local function has_unknown(all, symbols)
+  local graph = write_graph.new(0, symbols)
+  for id in ipairs(all[1].values) do
+    for _, v in ipairs(shape_of(all, id)) do
+      if tostring(graph:size_text(v)):find "^unknown_" then return true end
+    end
   end
 end
 
@@ -471,7 +499,11 @@ local function recordings_of(module, args, rebuild, inputs, symbols)
       end
     end)
     if ok then
-      all[4] = recording_between(module, args, rebuild, inputs, symbols, all[1])
+      for k = 4, 7 do
+        if k == 4 or all[k - 1] and has_unknown(all, symbols) then
+          all[k] = recording_between(module, args, rebuild, inputs, symbols, all[1], k)
+        end
+      end
       return all
     end
   end
@@ -521,7 +553,7 @@ return function(module, example, path, o)
     end
   end
   for id in ipairs(self.info) do
-    self.shapes[id] = merged(lists.map(recordings, function(each) return each.values[id].shape end))
+    self.shapes[id] = shape_of(recordings, id)
   end
   local indices = self:scan()
   for i, each in ipairs(inputs) do -- which are the recording's first values

@@ -2,8 +2,8 @@
 --- values. Names are resolved, functions of the model expanded, nodes of constants computed and attributes read once.
 ---
 --- A step is {run = function(frame) that returns the node's results, or a list of them if it has `list`, outputs =
---- their slots, o1, …, o4 the first of them, drop = slots that no later step reads, or nil, node = its text for
---- errors}. Slot 0 is nil: an input left out. Slot -1 takes results that nobody reads.
+--- their slots, o1, …, o4 the first of them, drop = slots that no later step reads, or nil, node = its text for errors,
+--- blocks = graphs that it runs, or nil}. Slot 0 is nil: an input left out. Slot -1 takes results that nobody reads.
 local core = require "luminary.core"
 local lists = require "luminary.base.lists"
 local load_module = require "luminary.base.load_module"
@@ -63,11 +63,14 @@ local function runner(f, slots, how)
   end
 end
 
---- Runs steps over a frame. frame.step is the current one, for the message of an error.
-function graph.run(steps, frame)
-  for k = 1, #steps do
+--- Runs steps first … last of a block over a frame. frame.noted, or the frame itself, gets the current one as `step`,
+--- for the message of an error; slots in frame.held are not freed. While ops are recorded, block.cuts gets the indices
+--- of steps that a recording cannot follow.
+function graph.run_steps(block, frame, first, last)
+  local steps, noted, held, recording, refusals = block.steps, frame.noted or frame, frame.held, core.is_recording_ops()
+  for k = first, last do
     local step = steps[k]
-    frame.step = step
+    noted.step = step
     local r1, r2, r3, r4 = step.run(frame)
     if step.list then
       local seen = {}
@@ -86,9 +89,21 @@ function graph.run(steps, frame)
     for i = 1, drop and #drop or 0 do
       local t = frame[drop[i]]
       frame[drop[i]] = nil
-      if t and is_tensor(t) then free(t) end
+      if t and is_tensor(t) and not (held and held[drop[i]]) then free(t) end
+    end
+    if recording then
+      local _, now = core.is_recording_ops()
+      if now > refusals then block.cuts, refusals = lists.joined(block.cuts or {}, {k}), now end
     end
   end
+end
+
+--- Runs a block, {steps, …}, over a frame: in parts, of which most are plans, if the frame has `parts`.
+function graph.run(block, frame)
+  if frame.parts and not core.is_grad_enabled() and not core.is_recording_ops() then
+    return load_module("luminary.onnx.parts").run(block, frame)
+  end
+  graph.run_steps(block, frame, 1, #block.steps)
 end
 
 -- Returns the end of a message about an index as the file has it: from 0, or from -1 at the end. i counts from 1.
@@ -161,7 +176,7 @@ function Node:number(k, t)
   if t:numel() ~= 1 then
     helpers.refuse("input %d must have one element, got shape [%s]", k, table.concat(t.shape, ", "))
   end
-  local number = tonumber(t:reshape({}):item())
+  local number = tonumber(t:item())
   if self:const(k) then self.known[k] = {number = number, is_current = helpers.watch(t)} end
   return number
 end
@@ -172,7 +187,7 @@ function Node:ints(k, t)
   local list = self.lists[k]
   if list then return list end
   if t.ndim > 1 then helpers.refuse("input %d must have 1 dim, got shape [%s]", k, table.concat(t.shape, ", ")) end
-  list = t:reshape(-1):totable()
+  list = t.ndim == 0 and {t:item()} or t:totable() -- no op, since recordings of later calls have none
   for i = 1, #list do list[i] = tonumber(list[i]) end -- integers above 2^53 come as others
   if self:const(k) then self.lists[k] = list end
   return list
@@ -191,7 +206,9 @@ end
 
 --- Prepares the graph of an attribute: {inputs = slots, outputs = slots, steps}. Its nodes see the node's scope.
 function Node:subgraph(name)
-  return self.graph:prepare(self[name] or self:fail("attribute '%s' is missing", name), self.scope)
+  local block = self.graph:prepare(self[name] or self:fail("attribute '%s' is missing", name), self.scope)
+  self.blocks = lists.joined(self.blocks or {}, {block})
+  return block
 end
 
 --- Returns the steps before this node that compute the value of a name from those of other names, with the slot of that
@@ -212,6 +229,7 @@ function Node:steps_from(name, others)
       for _, slot in ipairs(step.inputs) do wanted[slot], self.graph.kept[slot] = true, true end
     end
   end
+  self.reads = lists.sorted_keys(wanted)
   return chosen, target, slots
 end
 
@@ -420,7 +438,7 @@ function Graph:add_node(message, scope, steps, versions, references)
   local o = node.outputs
   steps[#steps + 1] = {
     run = run, list = how == "results" or #o > 4, o1 = o[1] or -1, o2 = o[2], o3 = o[3] or -1, o4 = o[4] or -1,
-    outputs = o, inputs = node.inputs, node = node.text,
+    outputs = o, inputs = node.inputs, node = node.text, blocks = node.blocks, reads = node.reads,
   }
   if how == "frame" or how == "holds" or type(entry) == "table" and entry.holds then
     for _, slot in ipairs(lists.joined(node.inputs, o)) do self.kept[slot] = true end

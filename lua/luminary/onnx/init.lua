@@ -115,15 +115,23 @@ function Model:init(source, plan, inputs, size)
   self.source, self.inputs, self.node_count = source, inputs, #(plan.message.node or {})
   self.outputs = lists.map(plan.message.output or {}, tensors.described)
 
-  -- Runs the plan with the tensors of `now`, this module or a clone, and inputs, a function of their numbers.
-  function self.run_plan(now, input, named)
-    local frame = {}
-    for i = 1, #slots do frame[slots[i]] = tensor_at(now, paths[i]) end
+  -- Runs the plan with the tensors of `now`, this module or a clone, and inputs, a function of their numbers. context:
+  -- see parts.lua, or nil.
+  function self.run_plan(now, context, input, named)
+    local frame = context and context.base or {}
+    for i = 1, context and context.base and 0 or #slots do frame[slots[i]] = tensor_at(now, paths[i]) end
     for slot, value in pairs(others) do frame[slot] = value end
+    if context then
+      context.base, frame = frame, setmetatable({parts = context}, {__index = frame})
+      context.noted = frame
+    end
     for i, slot in ipairs(plan.inputs) do frame[slot] = input(i) end
-    for name, slot in pairs(named and plan.overridable or {}) do frame[slot] = named[name] or frame[slot] end
+    for name, slot in pairs(named and plan.overridable or {}) do
+      if named[name] ~= nil then frame.parts, frame[slot] = nil, named[name] end -- parts have the model's tensors
+    end
     local some = frame[slots[1] or lists.find(plan.inputs, function(slot) return is_tensor(frame[slot]) end)]
-    local ok, problem = pcall(on_device, some and some.device, graph.run, plan.steps, frame)
+    local ok, problem = pcall(on_device, some and some.device, graph.run, plan, frame)
+    if plan.cuts then records.of(now).in_parts = true end
     if not ok then graph.fail_in("onnx", frame, problem) end
     local results = {}
     for i, slot in ipairs(plan.outputs) do
@@ -138,7 +146,17 @@ function Model:init(source, plan, inputs, size)
   paths, slots, others = register(self, plan.tensors, size) -- whose names are none of the fields above
 end
 
-local function forward(self, ...)
+-- Calls the graph; without gradients, records it for each set of shapes, and runs the recording afterward, or parts of
+-- it if it reads values.
+function Model:forward(...)
+  local record, context = records.of(self), nil
+  if not core.is_grad_enabled() and not core.is_recording_ops() then
+    context = record.context
+    if not context or context.module ~= self or not context.unchanged() then -- a clone's record has the original's
+      context = {module = self, unchanged = prepare.watch(self)}
+      record.context = context
+    end
+  end
   local inputs, given = self.inputs, {...}
   local n, first = select("#", ...), given[1]
   local key = n == 1 and options.is_plain(first) and (not first.shape or is_tensor(first.shape)) and next(first)
@@ -151,25 +169,12 @@ local function forward(self, ...)
   end
   if not named and n > #inputs then options.too_many("onnx", #inputs, self:names "inputs", n) end
   local sizes = {}
-  return self.run_plan(self, function(i)
+  return self.run_plan(self, context, function(i)
     local x = given[i]
     if named then x = named[inputs[i].name] end
     check_input(inputs[i], x, sizes)
     return x
   end, named)
-end
-
--- Calls the graph; without gradients, records it for each set of shapes, and runs the recording afterward.
-function Model:forward(...)
-  if core.is_grad_enabled() then return forward(self, ...) end
-  local record = records.of(self)
-  local call = record.recorded
-  if not call or call.module ~= self then -- a clone's record has that of the original
-    call = {module = self}
-    call.run = prepare.recorded(function(...) return forward(self, ...) end, self, false, true)
-    record.recorded = call
-  end
-  return call.run(...)
 end
 
 --- Returns the names of the "inputs" or "outputs", in order.

@@ -46,11 +46,11 @@ function Varying.__unm(a) return 0 - a end
 
 local DENOMINATORS = 4096
 
--- Returns integers p, q, b for which each v[i] is s[i] * p / q, rounded towards 0 as nodes divide, + b, or nil.
-local function line_through(v, s)
+-- Returns integers p, q, b, r for which each v[i] is (s[i] * p + r) / q + b, where nodes round towards 0; or nil.
+local function line_through(v, s, most)
   if s[1] == s[2] then return nil end
   local slope = (v[2] - v[1]) / (s[2] - s[1])
-  for q = 1, DENOMINATORS do
+  for q = 1, most do
     local p = math.floor(slope * q + 0.5)
     if math.abs(p - slope * q) < 1e-9 then
       local function at(i) return (p < 0 and math.ceil or math.floor)(s[i] * p / q) end
@@ -58,9 +58,22 @@ local function line_through(v, s)
       for i = 1, #v do
         if at(i) + b ~= v[i] then return nil end
       end
-      return b % 1 == 0 and p, q, b or nil
+      if b % 1 == 0 then return p, q, b, 0 end
     end
   end
+end
+
+-- Returns the same for a part of a size, with p = 1; false if the samples do not determine q or how it is rounded.
+local function part_of(v, s)
+  if not lists.every(v, function(each) return each % 1 == 0 end) then return nil end
+  local count, part = 0, nil
+  for q = 2, 64 do
+    local low, high = -math.huge, math.huge
+    for i = 1, #v do low, high = math.max(low, q * v[i] - s[i]), math.min(high, q * v[i] - s[i] + q - 1) end
+    if low <= high then count, part = count + high - low + 1, {1, q, math.floor(low / q), low % q} end
+  end
+  if count == 1 then return unpack(part) end
+  if count > 0 and #v > 3 then return false end -- with three samples, all multiples, it is rounded down
 end
 
 -- ---- values
@@ -100,9 +113,10 @@ end
 
 local bools = lists.set "Equal Greater GreaterOrEqual Less LessOrEqual And Or Not Xor IsNaN IsInf"
 
-local function dtype_of(op, inputs, attributes)
+local function dtype_of(op, inputs, attributes, output)
   if bools[op] then return "bool" end
-  if op == "Shape" or op == "ArgMax" or op == "ArgMin" then return "int64" end
+  local is_second = output == 2 and (op == "TopK" or op == "MaxPool")
+  if op == "Shape" or op == "ArgMax" or op == "ArgMin" or is_second then return "int64" end
   if op == "Cast" then return tensors.dtypes[attributes.to] end
   if op == "ConstantOfShape" then return attributes.value.dtype end
   return inputs[(op == "Where" and 2) or (op == "OneHot" and 3) or 1].dtype
@@ -161,38 +175,30 @@ local function size_of_axis(self, symbol)
   return symbol.value
 end
 
--- Returns text or nodes for a Varying: of(symbol, p, q, b) for symbol * p / q + b, product(list, factor) for a product.
-function Graph:fit(v, of, product)
-  for _, s in ipairs(self.symbols) do
-    local p, q, b = line_through(v, s.samples)
-    if p then return of(s, p, q, b) end
-  end
-  local n = #self.symbols
-  for set = 1, 2 ^ n - 1 do
-    local chosen, factor = {}, nil
+-- Returns of(list, p, q, b, r) for a Varying that is (the product of a list of symbols * p + r) / q + b, or nil.
+function Graph:fit(v, of)
+  for set = 1, 2 ^ #self.symbols - 1 do
+    local chosen, all = {}, {}
     for i, s in ipairs(self.symbols) do
-      if math.floor(set / 2 ^ (i - 1)) % 2 == 1 then chosen[#chosen + 1] = s end
+      local has = math.floor(set / 2 ^ (i - 1)) % 2 == 1
+      if has then chosen[#chosen + 1] = s end
+      for k = 1, #v do all[k] = (all[k] or 1) * (has and s.samples[k] or 1) end
     end
-    for i = 1, #v do
-      local all = v[i]
-      for _, s in ipairs(chosen) do all = all / s.samples[i] end
-      factor = i == 1 and all or math.abs(factor - all) < 1e-9 and factor
-      if not factor then break end
-    end
-    if factor and factor % 1 == 0 then return product(chosen, factor) end
+    local p, q, b, r = line_through(v, all, 1)
+    if not p and #chosen == 1 then p, q, b, r = part_of(v, all) end
+    if p == nil and #chosen == 1 then p, q, b, r = line_through(v, all, DENOMINATORS) end
+    if p then return of(chosen, p, q, b, r) end
   end
 end
 
 function Graph:compute_size(v)
-  return self:fit(v, function(s, p, q, b)
-    local x = size_of_axis(self, s)
-    if p ~= 1 then x = self.Mul(x, self:constant({p}, "int64")) end
-    if q ~= 1 then x = self.Div(x, self:constant({q}, "int64")) end
-    return b ~= 0 and self.Add(x, self:constant({b}, "int64")) or x
-  end, function(chosen, factor)
+  return self:fit(v, function(chosen, p, q, b, r)
     local x = size_of_axis(self, chosen[1])
     for i = 2, #chosen do x = self.Mul(x, size_of_axis(self, chosen[i])) end
-    return factor ~= 1 and self.Mul(x, self:constant({factor}, "int64")) or x
+    if p ~= 1 then x = self.Mul(x, self:constant({p}, "int64")) end
+    if r ~= 0 then x = self.Add(x, self:constant({r}, "int64")) end
+    if q ~= 1 then x = self.Div(x, self:constant({q}, "int64")) end
+    return b ~= 0 and self.Add(x, self:constant({b}, "int64")) or x
   end) or error(("a size that is %s there does not follow from the dynamic axes by products and sums")
     :format(table.concat(v, ", ")), 0)
 end
@@ -200,12 +206,10 @@ end
 --- Returns the text of a size in the type of an output: a number, the name of an axis or a formula.
 function Graph:size_text(v)
   if not is_varying(v) then return v end
-  return self:fit(v, function(s, p, q, b)
-    local text = s.name .. (p ~= 1 and "*" .. p or "") .. (q ~= 1 and "/" .. q or "")
+  return self:fit(v, function(chosen, p, q, b, r)
+    local text = table.concat(lists.map(chosen, function(s) return s.name end), "*") .. (p ~= 1 and "*" .. p or "")
+    text = (r ~= 0 and ("(%s+%d)"):format(text, r) or text) .. (q ~= 1 and "/" .. q or "")
     return text .. (b ~= 0 and ("%+d"):format(b) or "")
-  end, function(chosen, factor)
-    local names = lists.map(chosen, function(s) return s.name end)
-    return table.concat(names, "*") .. (factor ~= 1 and "*" .. factor or "")
   end) or "unknown_" .. table.concat(v, "_")
 end
 
@@ -257,7 +261,7 @@ local function add_node(self, op, ...)
   table.insert(self.nodes, node)
   node.name = ("%s_%d"):format(op:lower(), #self.nodes)
   for i = 1, attributes.outputs or 1 do
-    results[i] = self:value(self:unique(node.name .. (i > 1 and "_" .. i or "")), dtype_of(op, inputs, attributes))
+    results[i] = self:value(self:unique(node.name .. (i > 1 and "_" .. i or "")), dtype_of(op, inputs, attributes, i))
     results[i].ref.made = true
   end
   node.outputs = results
@@ -312,7 +316,7 @@ end
 local function new(opset, symbols)
   return setmetatable({
     opset = opset, symbols = symbols, nodes = {}, initializers = {}, constants = {}, sizes = {}, names = {},
-    since = {Trilu = 14, HardSwish = 14, GridSample = 16, LayerNormalization = 17},
+    since = {Trilu = 14, HardSwish = 14, GridSample = 16, LayerNormalization = 17, DFT = 17, STFT = 17},
   }, Graph)
 end
 

@@ -6,6 +6,7 @@ local core = require "luminary.core"
 local lists = require "luminary.base.lists"
 local write_graph = require "luminary.onnx.write_graph"
 local ops, is_varying = core.ops, write_graph.is_varying
+local finfo = require("luminary.tensor.dtype_info").finfo
 local rows = {}
 
 local INT_MAX = 2 ^ 62 -- the end of a slice up to the last element
@@ -43,7 +44,8 @@ local formulas = [[
   detach = x; clone = x; contiguous = x; embedding = Gather(weight, index:from_zero(), {axis = 0});
   gather = GatherElements(x, index:from_zero(), {axis = dim});
   index_select = Gather(x, index:from_zero(), {axis = dim});
-  matmul = MatMul(x, other); mm = MatMul(x, other); bmm = MatMul(x, other); dot = MatMul(x, other); mv = MatMul(x, vec)
+  matmul = MatMul(x, other); mm = MatMul(x, other); bmm = MatMul(x, other); dot = MatMul(x, other); mv = MatMul(x, vec);
+  outer = Unsqueeze(x, {1}) * Unsqueeze(other, {0}); det = Det(x)
 ]]
 for name, formula in formulas:gmatch "(%w[%w_]*) = ([^;]+)" do
   local f = assert(loadstring("return " .. formula))
@@ -174,13 +176,27 @@ for name in ("max min"):gmatch "%S+" do
 end
 function rows.topk(g, a)
   local y, i = g.TopK(a.x, {a.k}, {axis = a.dim or -1, largest = a.largest and 1 or 0, sorted = 1, outputs = 2})
-  i.dtype = "int64"
   return y, index_result(i)
 end
 function rows.sort(g, a, c)
   local dim = a.dim or -1
   local n = a.x.shape[dim < 0 and dim + c.rank(a.x) + 1 or dim + 1]
   return rows.topk(g, {x = a.x, k = n, dim = dim, largest = a.descending})
+end
+-- Returns the k-th smallest elements along a dim, and their indices.
+local function kth(g, a, k)
+  local values, i = rows.topk(g, {x = a.x, k = k, dim = a.dim, largest = false})
+  local last = g:constant(a.keepdim and {-1} or -1, "int64")
+  local function pick(v) return g.Gather(v, last, {axis = a.dim or -1}) end
+  return pick(values), index_result(pick(i))
+end
+function rows.kthvalue(g, a) return kth(g, a, a.k) end
+function rows.median_dim(g, a, c)
+  local n = a.x.shape[a.dim < 0 and a.dim + c.rank(a.x) + 1 or a.dim + 1]
+  return kth(g, a, (n + 1 - (n + 1) % 2) / 2)
+end
+function rows.median_all(g, a, c)
+  return (rows.median_dim(g, {x = g.Reshape(a.x, {-1}):with {lists.product(a.x.shape)}, dim = 0}, c))
 end
 function rows.argsort(g, a, c) return (select(2, rows.sort(g, a, c))) end
 function rows.cumsum(g, a, c)
@@ -338,6 +354,20 @@ function rows.arange(g, a, c)
   return g.Range(scalar(g, start, c.dtype), scalar(g, stop, c.dtype), scalar(g, a.step, c.dtype))
 end
 
+function rows.atan2(g, a, c)
+  local y, x = scalar(g, a.x, c.dtype), scalar(g, a.other, c.dtype)
+  local angle = g.Atan(y / x)
+  angle = g.Where(g.Less(x, 0), angle + g.Where(g.Less(y, 0), g:constant(-math.pi, c.dtype), math.pi), angle)
+  return g.Where(g.Equal(x, 0), g.Sign(y) * (math.pi / 2), angle)
+end
+function rows.nan_to_num(g, a, c)
+  if not c.dtype:find "float" then return a.x end
+  local x, most = a.x, finfo(c.dtype).max
+  x = g.Where(g.IsNaN(x), a.nan, x)
+  x = g.Where(g.Equal(x, math.huge), a.posinf or most, x)
+  return g.Where(g.Equal(x, -math.huge), a.neginf or -most, x)
+end
+
 -- ---- indices
 
 function rows.index_get(g, a, c)
@@ -376,6 +406,20 @@ local function scatter(reduction)
   end
 end
 rows.scatter, rows.scatter_add = scatter(), scatter "add"
+function rows.embedding_bag_sums(g, a, c)
+  if g.opset < 16 then error("it needs opset 16 or newer", 0) end
+  local index, bags, each = a.index:from_zero(), a.offsets.shape[1], a.each
+  local at = g.Range(g:constant(0, "int64"), g.Squeeze(g.Shape(index)), g:constant(1, "int64"))
+  local begun = g.GreaterOrEqual(g.Unsqueeze(at, {1}), g.Unsqueeze(a.offsets:from_zero(), {0})):to "int64"
+  local bag = g.Unsqueeze(reduce(g, "ReduceSum", begun, {1}, false) - 1, {1})
+  local function sums(values, sizes)
+    return g.ScatterND(filled(g, g:constant(0, c.dtype), sizes), bag, values, {reduction = "add"})
+  end
+  local counts = g.Not(g.Equal(index, a.padding_idx - 1)):to(c.dtype)
+  local weight = each and each * counts or counts
+  local y = sums(g.Gather(a.weight, index, {axis = 0}) * g.Unsqueeze(weight, {1}), {bags, a.weight.shape[2]})
+  return a.means and y / g.Unsqueeze(g.Max(sums(counts, {bags}), 1), {1}) or y
+end
 
 -- ---- products
 
@@ -394,6 +438,24 @@ function rows.addmm(g, a, c)
   return (a.beta ~= 1 and input * a.beta or input) + y, c
 end
 rows.baddbmm = rows.addmm
+
+function rows.row_distances(g, a)
+  return rows.norm(g, {x = g.Unsqueeze(a.x1, {-2}) - g.Unsqueeze(a.x2, {-3}), p = a.p, dim = {-1}})
+end
+function rows.fft_r2c(g, a, c)
+  if a.inner ~= 1 then error("its factor of inner entries has no counterpart", 0) end
+  local n = a.x.shape[c.rank(a.x)]
+  local old, one = g.opset < 20, g:constant(1, "int64") -- the axis
+  local lines, length = g.Reshape(a.x, {-1, n, 1}), g:constant(n, "int64")
+  local y = g.DFT(lines, length, not old and one, {axis = old and 1 or nil, onesided = 1})
+  return reshaped(g, a.scale == 1 and y or y * a.scale, c.shape)
+end
+function rows.stft_lines(g, a)
+  if a.inner ~= 1 then error("its factor of inner entries has no counterpart", 0) end
+  local hop, length = g:constant(a.hop, "int64"), g:constant(a.window.shape[1], "int64")
+  local y = g.STFT(g.Unsqueeze(a.x, {-1}), hop, a.window, length, {onesided = 1})
+  return a.scale == 1 and y or y * a.scale
+end
 
 -- ---- convolution and pooling
 
@@ -446,6 +508,20 @@ local function window(a, x, c)
 end
 function rows.max_pool2d(g, a, c)
   return batched(g, a.x, c, function(x) return g.MaxPool(x, window(a, a.x, c)) end)
+end
+function rows.max_pool2d_with_indices(g, a, c)
+  local n, how = c.rank(a.x), window(a, a.x, c)
+  how.outputs = 2
+  local y, i = batched(g, a.x, c, function(x) return g.MaxPool(x, how) end) -- i counts in the whole tensor
+  return y, index_result(g.Mod(i, g.Squeeze(g:size(a.x.shape[n - 1] * a.x.shape[n]))))
+end
+function rows.max_unpool2d(g, a, c)
+  local n, flat = #c.shape, {-1}
+  for _ = 3, n do table.insert(flat, 1, 0) end
+  local sizes = lists.joined(lists.slice(c.shape, 1, n - 2), {c.shape[n - 1] * c.shape[n]})
+  local y = g.ScatterElements(filled(g, g:constant(0, c.dtype), sizes), g.Reshape(a.indices:from_zero(), flat),
+    g.Reshape(a.x, flat), {axis = -1})
+  return reshaped(g, y, c.shape)
 end
 function rows.avg_pool2d(g, a, c)
   local how = window(a, a.x, c)
@@ -661,7 +737,7 @@ return {
   --- Arguments that are indices.
   indices = {
     embedding = "index", gather = "index", index_select = "index", index_get = "indices", one_hot = "x",
-    scatter = "index", scatter_add = "index",
+    scatter = "index", scatter_add = "index", embedding_bag_sums = "index", max_unpool2d = "indices",
   },
   --- Ops whose results have elements of their first tensors, or are these if there is nothing to do.
   views = lists.set [[

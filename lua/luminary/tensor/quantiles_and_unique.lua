@@ -89,7 +89,7 @@ end
 -- Returns the quantiles q, a list [m], of slices along the last dim: [..., m].
 local function quantiles_of(x, q, interpolation, without_nan)
   local n, nan = x.shape[x.ndim], ops.isnan(x)
-  local one = q.shape[1] == 1 and not q.requires_grad
+  local one = q.shape[1] == 1 and not q.requires_grad and not core.is_recording_ops() -- which reads x
   if one and x.device == "cpu" and q.device == "cpu" and not ops.any(nan):item() then
     return quantile_of(x, ops.mul(q, n - 1):item(), interpolation)
   end

@@ -4,11 +4,14 @@
  *                                  like: a plan of the same function for other shapes, with which it shares weights
  *   plan:run(inputs) -> a list of tensors, or nil and a sentence if a result's shape depends on values
  *   plan:is_current() -> boolean        false once a tensor that the plan has read was changed
- *   plan:ops() -> list of the names of its ops */
+ *   plan:ops() -> list of the names of its ops
+ *   plan_key(...) -> a string that calls with tensors of these devices, dtypes and layouts share, under the same
+ *                    defaults; nil for many, or if one is neither a tensor nor nil */
 #include "plan/plan.h"
 #include "base/mem.h"
 #include "bind/autograd/recording.h"
 #include "bind/bind.h"
+#include "device/driver.h"
 
 enum { MAX_RESULTS = 200 };
 
@@ -89,4 +92,25 @@ LM_FUNCTION(plan_new) {
   if (status == LM_OK) status = lm_plan_new(tape, n, outputs, like, plan);
   lm_free(outputs);
   return status == LM_E_STATE ? push_refusal(L) : lm_return(L, status, 1);
+}
+
+LM_FUNCTION(plan_key) {
+  const lm_lua *s = LM_STATE(L);
+  int64_t key[512] = {lm_default_dtype(), lm_default_device(), lm_device_current(LM_CUDA)};
+  const int n = lua_gettop(L), most = (int)(sizeof key / sizeof *key) - 2 * LM_MAX_DIMS - 4;
+  int at = 3;
+  for (int i = 1; i <= n; i++) {
+    const lm_tensor *t = lm_to_tensor(L, s, i);
+    if (at > most || (!t && !lua_isnil(L, i))) return 0;
+    key[at++] = t ? t->ndim : -1;
+    if (!t) continue;
+    key[at++] = t->dtype;
+    key[at++] = t->device;
+    const bool is_contiguous = lm_is_contiguous(t);
+    key[at++] = is_contiguous;
+    for (int d = 0; d < t->ndim; d++) key[at++] = t->size[d];
+    for (int d = 0; d < t->ndim && !is_contiguous; d++) key[at++] = t->stride[d]; /* views or copies follow from them */
+  }
+  lua_pushlstring(L, (const char *)key, (size_t)at * sizeof *key);
+  return 1;
 }

@@ -260,5 +260,17 @@ LM_FUNCTION(record_ops) {
   return failed ? lua_error(L) : lua_gettop(L) - 1;
 }
 
-/* is_recording_ops(): true while a function is recorded on this thread */
-LM_FUNCTION(is_recording_ops) { return lm_return_bool(L, lm_tape_current() != NULL); }
+/* is_recording_ops() -> true, and the number of reasons to refuse it so far, while a function is recorded on this
+ * thread */
+LM_FUNCTION(is_recording_ops) {
+  const lm_tape *tape = lm_tape_current();
+  lua_pushboolean(L, tape != NULL);
+  lua_pushinteger(L, tape ? tape->nrefusals : 0);
+  return 2;
+}
+
+/* depends_on_inputs(t): true if t's values depend on the inputs of the function that is recorded on this thread */
+LM_FUNCTION(depends_on_inputs) {
+  const lm_tape *tape = lm_tape_current();
+  return lm_return_bool(L, tape && lm_tape_is_dynamic(tape, lm_need_tensor(L, 1, "depends_on_inputs", "t")));
+}

@@ -22,7 +22,7 @@ end
 -- Runs a graph with values for its inputs, a list; returns the list of its outputs.
 local function run(plan, frame, values)
   for i, slot in ipairs(plan.inputs) do frame[slot] = values[i] end
-  graph.run(plan.steps, frame)
+  graph.run(plan, frame)
   local list = {}
   for i, slot in ipairs(plan.outputs) do list[i] = frame[slot] end
   return list
@@ -44,10 +44,10 @@ local function body(n) n.plan = n:subgraph "body" end
 op.Loop = {how = "frame", prepare = body, function(n, frame, most, condition, ...)
   local limit, goes_on = n:number(1, most) or math.huge, not condition or truth(condition)
   local carried, scans, i = #n.plan.inputs - 2, {}, 0
-  local state = {unpack({...}, 1, carried)}
+  local state, go = {unpack({...}, 1, carried)}, core.tensor(true)
   for k = carried + 1, #n.plan.outputs - 1 do scans[k] = {} end
   while i < limit and goes_on do
-    state = run(n.plan, frame, {core.tensor(i, {dtype = "int64"}), core.tensor(true), unpack(state, 1, carried)})
+    state = run(n.plan, frame, {core.tensor(i, {dtype = "int64"}), go, unpack(state, 1, carried)})
     goes_on, i = truth(table.remove(state, 1)), i + 1
     for k, list in pairs(scans) do list[helpers.bounded(i, "the number of results of a body")] = state[k] end
   end

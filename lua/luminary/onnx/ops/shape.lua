@@ -161,7 +161,7 @@ end}
 op.ReverseSequence = {batch_axis = 1, time_axis = 0, function(n, x, lengths)
   local time, batch = dim_in(x, n.time_axis), dim_in(x, n.batch_axis)
   helpers.check_shape("sequence_lens", lengths, {x.shape[batch]})
-  return helpers.reversed(x, n:ints(2, lengths), time, batch)
+  return helpers.reversed(x, helpers.reversal(lengths:to(x.device), x.shape[time], x.ndim, time, batch), time)
 end}
 
 return op

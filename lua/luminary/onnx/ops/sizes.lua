@@ -135,16 +135,18 @@ end
 --- Returns x resized at the end of dim d to n elements.
 function sizes.resized(x, d, n, value) return sizes.padded(x, {}, {[d] = n - x.shape[d]}, "constant", value) end
 
---- Returns x with its first lengths[b] elements along dim `time` reversed, for each index b of dim `batch`; lengths
---- nil: all.
-function sizes.reversed(x, lengths, time, batch)
-  if not lengths then return ops.flip(x, {time}) end
-  local rows = {}
-  for b, length in ipairs(lengths) do
-    local parts = sizes.parts_of(ops.narrow(x, batch, b, 1), time, {length, x.shape[time] - length})
-    rows[b] = ops.cat({ops.flip(parts[1], {time}), parts[2]}, time)
-  end
-  return ops.cat(rows, batch)
+--- Returns the indices, of ndim dims, that reverse the first lengths[b] of `steps` elements along dim `time`, for each
+--- index b of dim `batch`. lengths: a tensor [batch] on the default device, whose values are not read.
+function sizes.reversal(lengths, steps, ndim, time, batch)
+  local at = ops.arange(steps, {dtype = "int64"})
+  at = at:reshape(sizes.filled(ndim, 1, time, -1))
+  lengths = lengths:to("int64"):reshape(sizes.filled(ndim, 1, batch, -1))
+  return ops.where(ops.lt(at, lengths), lengths - at, at + 1)
+end
+
+--- Returns x with its elements along a dim reversed: all, or by the indices of sizes.reversal.
+function sizes.reversed(x, indices, dim)
+  return indices and ops.gather(x, dim, indices:expand(x.shape)) or ops.flip(x, {dim})
 end
 
 return sizes

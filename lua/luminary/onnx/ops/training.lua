@@ -52,7 +52,7 @@ op.Gradient = {
         end
         inner[slot] = x
       end
-      graph.run(n.before, inner)
+      graph.run({steps = n.before}, inner)
       local y = inner[n.target]
       local grads = core.grad(y, leaves, {grad_outputs = ops.ones_like(y), create_graph = true, allow_unused = true})
       for i, x in ipairs(leaves) do grads[i] = grads[i] or ops.zeros_like(x) end
@@ -70,7 +70,7 @@ op.FlexAttention = {
     local function changed(plan, x)
       if not plan then return x end
       frame[plan.inputs[1]] = x
-      graph.run(plan.steps, frame)
+      graph.run(plan, frame)
       return frame[plan.outputs[1]]
     end
     local groups, wide = q.shape[2] / k.shape[2], n.dtype or (q.dtype == "float64" and "float64" or "float32")
