@@ -22,6 +22,7 @@ struct lm_lua_thread {
   int nice;
   int rc; /* the thread's reference and its owner's; guarded by `lock`, like ended and next */
   bool ended;
+  bool is_abandoned;          /* its owner waited in vain for its end */
   bool is_left;               /* it runs in the process that forked this one, which has only its memory */
   struct lm_lua_thread *next; /* in the list of running threads */
   lm_handle *connection;      /* NULL once its state owns it */
@@ -66,7 +67,7 @@ static void interrupt(const lm_lua_thread *t) {
   sigaction(INTERRUPT, &before, NULL);
 }
 
-/* Interrupts all threads and waits for their end, at most `seconds`. */
+/* Interrupts all threads and waits for their end, at most `seconds`; for abandoned ones a moment. */
 static void end_threads(double seconds) {
   double deadline = lm_seconds() + seconds;
   pthread_mutex_lock(&lock);
@@ -74,10 +75,10 @@ static void end_threads(double seconds) {
     bool others = false;
     for (const lm_lua_thread *t = running; t; t = t->next) {
       interrupt(t);
-      others = others || !pthread_equal(t->id, pthread_self());
+      others = others || !(t->is_abandoned || pthread_equal(t->id, pthread_self()));
     }
-    if (!others) break;
     lm_cond_wait_until(&ends, &lock, lm_seconds() + 0.05);
+    if (!others) break;
   }
   pthread_mutex_unlock(&lock);
 }
@@ -253,6 +254,7 @@ void lm_lua_thread_forget(lm_lua_thread *t) {
   pthread_mutex_lock(&lock);
   bool ended = t->ended;
   pthread_t id = t->id;
+  t->is_abandoned = !ended;
   pthread_mutex_unlock(&lock);
   if (!ended) {
     pthread_detach(id);
