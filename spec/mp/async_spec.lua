@@ -455,10 +455,10 @@ describe("lm.serve.Batcher", function()
 
   it("ends its worker when it is garbage, but no call that is open", function()
     local function threads() return tonumber(temp.read("/proc/self/status"):match "Threads:%s*(%d+)") end
-    local before, last = threads(), nil
+    local before = threads()
     for _ = 1, 5 do
       lm.serve.Batcher(function(x) return x + 1 end):submit(lm.ones(1, 2)):get(30)
-      last = lm.serve.Batcher(function(x) return x + 1 end):submit(lm.ones(1, 2))
+      local last = lm.serve.Batcher(function(x) return x + 1 end):submit(lm.ones(1, 2))
       collectgarbage()
       collectgarbage()
       assert.same({{2, 2}}, last:get(30):totable())
@@ -469,7 +469,6 @@ describe("lm.serve.Batcher", function()
     collectgarbage()
     assert.equal(1, lm.poll(30))
     assert.equal(3, seen)
-    last = nil
     for _ = 1, 3 do collectgarbage() end
     assert.is_true(threads() <= before)
   end)

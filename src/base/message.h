@@ -89,7 +89,7 @@ lm_status lm_fail_wait(const char *call, double seconds);
 /* cannot VERB 'PATH': REASON; VERB is "open", "read", "write", ... LM_E_IO. */
 LM_API lm_status lm_fail_file(const char *verb, const char *path, const char *reason);
 /* Words an error of the system in the same way, with the status of lm_fail_cannot. */
-LM_API lm_status lm_fail_file_errno(const char *verb, const char *path, int error);
+lm_status lm_fail_file_errno(const char *verb, const char *path, int error);
 /* 'PATH': malformed PART at byte N: REASON; PART is "safetensors header", "tar member", ... LM_NO_OFFSET as `at` leaves
  * out "at byte N". LM_E_IO. */
 #define LM_NO_OFFSET (-1)
