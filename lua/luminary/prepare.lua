@@ -1,5 +1,6 @@
 --- lm.prepare: Records what a module computes once for each set of shapes, and runs the recording afterward.
 local core = require "luminary.core"
+local interpreted = require "luminary.base.interpreted"
 local lists = require "luminary.base.lists"
 local nested_tensors = require "luminary.base.nested_tensors"
 local options = require "luminary.base.options"
@@ -28,7 +29,7 @@ local function flatten(v, list, parts, depth)
     return v == nil or type(v) == "number" or type(v) == "string" or type(v) == "boolean"
   end
   if not options.is_plain(v) or depth > 8 then return false end
-  for key in pairs(v) do
+  for key in _G.pairs(v) do
     if type(key) ~= "string" and type(key) ~= "number" then return false end
   end
   parts[#parts + 1] = "{"
@@ -81,7 +82,7 @@ local function watch(net, evaluates)
   end
 end
 
-jit.off(watch) -- LuaJIT 2.1.0-beta3 compiles the loops over names wrongly: at times one has no turn
+watch = interpreted(watch) -- LuaJIT 2.1.0-beta3 compiles the loops over names wrongly: at times one has no turn
 
 -- Raises if a module is in training mode. Returns true if one has a hook of forward.
 local function check_modules(net)
@@ -100,8 +101,8 @@ local function note_fields(net)
   local before = {}
   for _, module in ipairs(net and net:modules() or {}) do before[module] = lists.copy(records.of(module).values) end
   return function()
-    for module, values in pairs(before) do
-      for name, value in pairs(records.of(module).values) do
+    for module, values in _G.pairs(before) do
+      for name, value in _G.pairs(records.of(module).values) do
         if not rawequal(values[name], value) and value == value then return name end
       end
     end

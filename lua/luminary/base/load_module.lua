@@ -19,7 +19,7 @@ end
 -- light userdata that some of its versions call a number.
 local function unfinished()
   local names = {}
-  for name, value in pairs(package.loaded) do
+  for name, value in _G.pairs(package.loaded) do
     local kind = type(value)
     names[name] = kind == "userdata" or kind == "number" or nil
   end
@@ -41,7 +41,7 @@ return function(name)
   local before = unfinished()
   local ok, value = require_here(name)
   if ok then return value end
-  for failed in pairs(unfinished()) do
+  for failed in _G.pairs(unfinished()) do
     if not before[failed] then package.loaded[failed] = nil end
   end
   local missing = type(value) == "string" and value:match "module '(luminary%.[%w_.]+)' not found:"

@@ -7,6 +7,7 @@
 --- save is noticed. The file appears after all of its shards and names them, so that a save is complete or absent.
 local core = require "luminary.core"
 local class = require "luminary.base.class"
+local interpreted = require "luminary.base.interpreted"
 local json_encode = require "luminary.base.json_encode"
 local lists = require "luminary.base.lists"
 local load_module = require "luminary.base.load_module"
@@ -94,7 +95,7 @@ local function replace_objects(who, tree, each, to_load)
     end
     return copies[value]
   end
-  jit.off(walk) -- LuaJIT miscompiles it, see Description.table (file_formats/checkpoint.lua)
+  walk = interpreted(walk) -- LuaJIT miscompiles it, see Description.table (file_formats/checkpoint.lua)
   return walk(tree)
 end
 
@@ -249,7 +250,7 @@ function files.read(who, path, rank, size)
       local shard = formats.load(of_shard, {})
       check_shard(file, i, shard.metadata)
       file.outlines[i] = {}
-      for part, state in pairs(options.is_plain(shard.value) and shard.value or {}) do
+      for part, state in _G.pairs(options.is_plain(shard.value) and shard.value or {}) do
         file.outlines[i][part] = ranks.outline(state)
       end
     elseif not listed[name] then
@@ -275,7 +276,7 @@ function files.read_on_all(who, path)
         .. "from a folder that all ranks share, or from equal copies", who, r - 1, options.shown_path(sides[1].path),
         sides[1].sum, r - 1, options.shown_path(side.path), side.sum)
     end
-    for i, outline in pairs(side.outlines) do file.outlines[i] = outline end
+    for i, outline in _G.pairs(side.outlines) do file.outlines[i] = outline end
   end
   if file.outlines[1] and lists.find(sides, function(side) return side.id ~= sides[1].id end) then
     problems = select(2, ranks.try(function() file = files.read(who, path) end))
@@ -358,7 +359,7 @@ end
 local function first_level(file)
   local names, value = {}, file.value
   for _, part in ipairs {value, sharded_parts(file), type(value.ranks) == "table" and value.ranks[1] or nil} do
-    for name in pairs(part) do names[#names + 1] = (part ~= value or name ~= "ranks") and tostring(name) or nil end
+    for name in _G.pairs(part) do names[#names + 1] = (part ~= value or name ~= "ranks") and tostring(name) or nil end
   end
   table.sort(names)
   return #names > 0 and printable_name(table.concat(names, ", "), 400) or "nothing"
@@ -443,7 +444,7 @@ function files.apply(who, file, parts, strict)
     end
   end
   if about.version > 0 then value.ranks, value[RANDOM] = nil, parts[RANDOM] end
-  for part in pairs(states) do put_object(value, positions[part], objects[part]) end
+  for part in _G.pairs(states) do put_object(value, positions[part], objects[part]) end
   return value
 end
 

@@ -14,6 +14,7 @@
 ---   {"same": n}                                the table whose node has "id": n, which occurs several times
 --- Files contain only data: loading one runs no code.
 local core = require "luminary.core"
+local interpreted = require "luminary.base.interpreted"
 local json_encode = require "luminary.base.json_encode"
 local lists = require "luminary.base.lists"
 local class = require "luminary.base.class"
@@ -66,7 +67,7 @@ end
 function checkpoint.keys_of(who, t, keys, root, above)
   if #keys + (above or 0) >= DEEPEST then fail(DEEP, who, checkpoint.shown_path(keys, root), DEEPEST) end
   local strings, integers = {}, {}
-  for key in pairs(t) do
+  for key in _G.pairs(t) do
     if type(key) == "string" then
       if not core.is_utf8_text(key) then
         fail("%s: %s has the key '%s', which %s", who, checkpoint.shown_path(keys, root), printable_name(key, 60),
@@ -167,13 +168,13 @@ end
 
 -- LuaJIT 2.1.0-beta3 compiles such a recursion, of tables made in an ipairs loop, wrongly: of 85 levels the inner ones
 -- are at times empty, also in a copy of the code without this library.
-jit.off(Description.table)
-jit.off(Description.part)
-jit.off(Description.node)
+Description.table = interpreted(Description.table)
+Description.part = interpreted(Description.part)
+Description.node = interpreted(Description.node)
 
 local function is_flat(value)
   if type(value) ~= "table" or next(value) == nil then return false end
-  for key, v in pairs(value) do
+  for key, v in _G.pairs(value) do
     if type(key) ~= "string" or key == "" or not core.is_tensor(v) then return false end
   end
   return true
@@ -240,20 +241,20 @@ local function restore_table(node, file, depth)
     if file.table_of[node.id] then bad(file.path, "two tables of the number " .. tostring(node.id)) end
     file.table_of[node.id] = out
   end
-  for key, part in pairs(node) do
+  for key, part in _G.pairs(node) do
     if key ~= "id" and type(part) ~= "table" then bad(file.path, "a part of a table that is none") end
     if key == "table" then
-      for name, child in pairs(part) do
+      for name, child in _G.pairs(part) do
         if type(name) ~= "string" then bad(file.path, "a key is not a string") end
         put(out, name, child, file, depth + 1)
       end
     elseif key == "list" then
       local n = 0
-      for _ in pairs(part) do n = n + 1 end
+      for _ in _G.pairs(part) do n = n + 1 end
       if n ~= #part then bad(file.path, "a list that is none") end
       for i = 1, n do put(out, i, part[i], file, depth + 1) end
     elseif key == "integers" then
-      for digits, child in pairs(part) do
+      for digits, child in _G.pairs(part) do
         local integer = type(digits) == "string" and digits:find("^%-?%d+$") and tonumber(digits)
         if not integer or not is_integer_key(integer) then bad(file.path, "a key is not an integer") end
         put(out, integer, child, file, depth + 1)
@@ -275,7 +276,7 @@ end
 function restore(node, file, depth)
   if type(node) == "string" or type(node) == "number" or type(node) == "boolean" then return node end
   if type(node) ~= "table" then bad(file.path, "a node of no known kind") end
-  for kind in pairs(leaves) do
+  for kind in _G.pairs(leaves) do
     if node[kind] ~= nil and next(node, next(node)) ~= nil then
       bad(file.path, "a node that is a " .. kind .. " and more")
     end
@@ -297,9 +298,9 @@ function restore(node, file, depth)
 end
 
 -- This recursion is like Description's: a table of an optimizer that was loaded was empty once.
-jit.off(put)
-jit.off(restore_table)
-jit.off(restore)
+put = interpreted(put)
+restore_table = interpreted(restore_table)
+restore = interpreted(restore)
 
 --- Reads a source: returns the value that checkpoint.save wrote, or any other file's tensors by name; the list of
 --- skipped tensors; and the other metadata.
@@ -313,7 +314,7 @@ function checkpoint.load(source)
   local file = {path = path, tensors = tensors, table_of = {}, later = {}, taken = {}, used = {}}
   local value = restore(node, file, 1)
   put_shared(file)
-  for name in pairs(tensors) do
+  for name in _G.pairs(tensors) do
     if not file.used[name] then
       bad(path, "it does not say where the tensor '" .. truncate_text(name, 200) .. "' belongs")
     end
