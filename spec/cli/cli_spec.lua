@@ -504,6 +504,23 @@ describe("the prompt", function()
     end
     interrupt(t)
     ask(t, "6 * 7", "\n42\r\n")
+    -- Any number of them, within one operation too, and where the program catches each.
+    ask(t, "kept = 41", "\n")
+    t:send "for i = 1, 4 do pcall(function() print('tu' .. 'rn', i) while true do end end) end\n"
+    for i = 1, 4 do
+      t:expect("turn\t" .. i)
+      t:send "\3"
+    end
+    t:prompt "> "
+    t:send "x = lm.ones(1500, 1500) print('be' .. 'gun') for _ = 1, 3 do x = x:mm(x) end\n"
+    t:expect "begun"
+    for _ = 1, 4 do
+      t:send "\3"
+      os.execute "sleep 0.02"
+    end
+    t:prompt "> "
+    interrupt(t)
+    ask(t, "kept + 1", "\n42\r\n")
     t:send "\4"
     local code, all = t:finish()
     assert.equal(0, code)

@@ -76,7 +76,8 @@ local function contains(module, sought, seen)
   end
   return false
 end
-contains = interpreted(contains) -- LuaJIT 2.1.0-beta3 compiles a recursion in an ipairs loop wrongly: ShuffleNetV2 crashed at times
+-- LuaJIT 2.1.0-beta3 compiles a recursion in an ipairs loop wrongly: ShuffleNetV2 crashed at times
+contains = interpreted(contains)
 
 -- Fails if the child contains the module: walks over such a module would not end.
 local function check_acyclic(self, record, name, child)

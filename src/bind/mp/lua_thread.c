@@ -45,11 +45,29 @@ static void raise_interrupted(lua_State *L, lua_Debug *ar) {
   luaL_error(L, "the thread was asked to end");
 }
 
+static void raise_sigint(lua_State *L, lua_Debug *ar) {
+  (void)ar;
+  lua_sethook(L, NULL, 0, 0);
+  luaL_error(L, "interrupted!"); /* as luajit words it */
+}
+
 static void on_interrupt(int signal) {
-  (void)signal;
   lua_State *L = interruptible;
-  if (L) lua_sethook(L, raise_interrupted, LUA_MASKCALL | LUA_MASKRET | LUA_MASKCOUNT, 1);
+  int mask = LUA_MASKCALL | LUA_MASKRET | LUA_MASKCOUNT;
+  if (L) lua_sethook(L, signal == SIGINT ? raise_sigint : raise_interrupted, mask, 1);
   atomic_fetch_add(&interrupts, 1);
+}
+
+/* handle_interrupts(raises): sets how SIGINT acts on this thread, however often it comes: it raises an error in this
+ * state, or only ends a system call. */
+LM_FUNCTION(handle_interrupts) {
+  static _Alignas(16) char memory[HANDLER_STACK];
+  bool raises = lua_toboolean(L, 1);
+  struct sigaction action = {.sa_handler = on_interrupt, .sa_flags = SA_ONSTACK | (raises ? SA_RESTART : 0)};
+  sigaltstack(&(stack_t){.ss_sp = memory, .ss_size = sizeof memory}, NULL);
+  interruptible = raises ? L : NULL;
+  sigaction(SIGINT, &action, NULL);
+  return 0;
 }
 
 /* Interrupts t unless it is this thread. The lock must be held: then a thread that has not ended has a valid id. The
