@@ -288,12 +288,15 @@ static void check_functions(lum_session *s) {
 
 /* Checks the statuses of ONNX models that are missing, malformed or unsupported, and of other inputs, if the
  * installation reads ONNX. */
+static int reads_onnx;
+
 static void check_onnx(lum_session *s) {
   lum_model *m = NULL;
   lum_tensor *x = NULL, *y = NULL;
   float values[] = {1e6F, 1e6F, 1e6F, 1e6F};
   lum_status status = lum_model_load(s, path("negative.onnx"), NULL, &m);
   if (status == LUM_E_MISSING) return;
+  reads_onnx = 1;
   CHECK(status == LUM_OK);
   x = floats(values, 2, 2, NULL);
   OK(lum_model_run(m, 1, &x, 1, &y, NULL));
@@ -444,6 +447,33 @@ static void check_log_and_callbacks(lum_session *s) {
   lum_model_free(m);
 }
 
+static void *load_onnx(void *arg) {
+  lum_session *s = NULL;
+  lum_model *m = NULL;
+  lum_status *status = arg;
+  *status = lum_session_new(&session_options, &s);
+  if (!*status) *status = lum_model_load(s, path("negative.onnx"), NULL, &m);
+  lum_model_free(m);
+  lum_session_free(s);
+  return NULL;
+}
+
+/* .onnx files are read on the stack that the header promises, and on the smallest that sessions take. */
+static void check_small_stacks(void) {
+  static const int kilobytes[] = {64, 128};
+  for (int i = 0; i < 2; i++) {
+    pthread_t id;
+    pthread_attr_t attributes;
+    lum_status status = LUM_E_STATE;
+    pthread_attr_init(&attributes);
+    CHECK(pthread_attr_setstacksize(&attributes, (size_t)kilobytes[i] << 10) == 0);
+    CHECK(pthread_create(&id, &attributes, load_onnx, &status) == 0);
+    pthread_join(id, NULL);
+    CHECK(status == LUM_OK || !reads_onnx);
+    pthread_attr_destroy(&attributes);
+  }
+}
+
 static void *wait_for_fifo(void *model) {
   lum_model_call(model, "waits", 0, NULL, 0, NULL, NULL);
   return NULL;
@@ -511,6 +541,7 @@ int main(int argc, char **argv) {
     OK(lum_session_collect(s));
     lum_session_free(s);
   }
+  if (!session_options.interpret) check_small_stacks(); /* valgrind takes some of it */
   if (!session_options.interpret) check_cancel(); /* the session's memory is lost, as valgrind sees */
   if (failures == 0) printf("ok\n");
   return failures > 0;

@@ -113,7 +113,7 @@ static bool find_above(char *above, char folder[FOLDER_BYTES]) {
 }
 
 /* Finds it above the library's file, whose path may have links (/lib, of /usr/lib), or above its name. */
-static bool find_lua_folder(char folder[FOLDER_BYTES]) {
+static __attribute__((noinline)) bool find_lua_folder(char folder[FOLDER_BYTES]) {
   Dl_info self;
   char name[LM_PLUGIN_PATH];
   char *path = dladdr((void *)find_lua_folder, &self) ? realpath(self.dli_fname, NULL) : NULL;
@@ -123,7 +123,7 @@ static bool find_lua_folder(char folder[FOLDER_BYTES]) {
 }
 
 /* Fails unless a folder that the caller names has luminary/init.lua, and can be in Lua's path. */
-static lm_status check_lua_folder(const char *folder) {
+static __attribute__((noinline)) lm_status check_lua_folder(const char *folder) {
   char path[FOLDER_BYTES];
   if (strpbrk(folder, ";?")) return lm_fail_value("session", "lua_folder", "a path without ';' and '?'", folder);
   if (snprintf(path, sizeof path, "%s%s", folder, file) >= FOLDER_BYTES) errno = ENAMETOOLONG;
