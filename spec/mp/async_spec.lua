@@ -427,6 +427,20 @@ describe("lm.async", function()
     assert.same({0, ""}, {code, output})
   end)
 
+  it("names what is no future where a host waits for one", function()
+    local nginx, neovim = require "luminary.serve.nginx", require "luminary.serve.neovim"
+    rawset(_G, "ngx", {})
+    rawset(_G, "vim", {loop = {}})
+    for _, bad in ipairs {5, lm.ones(1), lm.nn.ReLU(), {}} do
+      assert.matches("nginx.await: future must be a future of lm.async or lm.serve, got ", problem_of(nginx.await, bad))
+      assert.matches("neovim.on_done: future must be a future of ", problem_of(neovim.on_done, bad, print))
+    end
+    assert.matches("nginx.await: timeout must be a number of at least 0, got nan",
+      problem_of(nginx.await, lm.async(math.abs, 1), 0 / 0))
+    rawset(_G, "ngx", nil)
+    rawset(_G, "vim", nil)
+  end)
+
   it("holds nothing of ended calls", function()
     lm.async(math.abs, 1):get()
     collectgarbage()

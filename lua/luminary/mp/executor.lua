@@ -212,6 +212,10 @@ function Future:repr()
   return ("Future(%s)"):format(state)
 end
 
+local function need_future(who, v)
+  if not class.is(v, Future) then options.must_be(who, "future", "a future of lm.async or lm.serve", v) end
+end
+
 -- Sets the outcome of a future, and notes it for its callbacks.
 local function resolve(future, outcome)
   if future.outcome then return end
@@ -449,7 +453,7 @@ function Executor.poll(seconds)
   end
 end
 
-Executor.Future, Executor.new_future, Executor.resolve = Future, new_future, resolve
+Executor.Future, Executor.new_future, Executor.resolve, Executor.need_future = Future, new_future, resolve, need_future
 Executor.next_task, Executor.begin, Executor.answer, Executor.finish_work = next_task, begin, answer, finish
 Executor.serve = serve -- a field, so that its name is found without a scan of all modules
 
