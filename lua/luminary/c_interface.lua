@@ -141,7 +141,7 @@ function host.run(m, ...) return unlisted(listed(m, evaluate(m, ...))) end
 function host.call(m, name, ...)
   local f, names = m.functions[name], {}
   if type(f) == "function" then return unlisted(listed(m, f(...))) end
-  for key, value in _G.pairs(m.functions) do names[#names + 1] = type(value) == "function" and tostring(key) or nil end
+  for key, value in pairs(m.functions) do names[#names + 1] = type(value) == "function" and tostring(key) or nil end
   table.sort(names)
   fail(ARGUMENT, "the file returned no function '%s'; it has %s", name, names[1] and table.concat(names, ", ")
     or "none")

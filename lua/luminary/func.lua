@@ -19,7 +19,7 @@ local function map_floating(who, v, make)
   end
   if not options.is_plain(v) then options.expected(who, "a tensor or a table of tensors", v) end
   local keys, out = {}, {}
-  for key in _G.pairs(v) do keys[#keys + 1] = key end
+  for key in pairs(v) do keys[#keys + 1] = key end
   table.sort(keys, function(a, b) return tostring(a) < tostring(b) end)
   for _, key in ipairs(keys) do out[key] = map_floating(who, v[key], make) end
   return out
@@ -40,7 +40,7 @@ end
 local function wants_graph(v)
   if core.is_tensor(v) then return v.requires_grad end
   local wanted = false
-  for _, each in _G.pairs(options.is_plain(v) and v or {}) do wanted = wanted or wants_graph(each) end
+  for _, each in pairs(options.is_plain(v) and v or {}) do wanted = wanted or wants_graph(each) end
   return wanted
 end
 
@@ -291,7 +291,7 @@ function func.functional_call(module, values, ...)
     return known[each]
   end
   for _, named in ipairs(options.is_plain(values) and options.is_plain(values[1]) and values or {values}) do
-    for path, t in _G.pairs(options.arg(who, "values", named, "table")) do
+    for path, t in pairs(options.arg(who, "values", named, "table")) do
       options.arg(who, tostring(path), t, "tensor")
       local parent, name = path:match "^(.*)%.([^.]+)$"
       local owner = record_of((records.find(who, module, parent or "", "child", record_of)))

@@ -85,8 +85,8 @@ local lm = {version = version, _VERSION = "luminary " .. version, ops = core.ops
 --- lm.newaxis: In an index, adds a dim of size 1.
 
 -- Every op is a function of lm; so are the core's public functions, and the methods that make tensors.
-for name, op in _G.pairs(core.ops) do lm[name] = op end
-for name, op in _G.pairs(require("luminary.tensor.aliases").functions) do lm[name] = op end
+for name, op in pairs(core.ops) do lm[name] = op end
+for name, op in pairs(require("luminary.tensor.aliases").functions) do lm[name] = op end
 for _, name in ipairs {
   "tensor", "is_tensor", "max", "min", "grad", "no_grad", "enable_grad", "scope", "keep", "fuse", "time",
   "record_function",

@@ -29,7 +29,7 @@ local function flatten(v, list, parts, depth)
     return v == nil or type(v) == "number" or type(v) == "string" or type(v) == "boolean"
   end
   if not options.is_plain(v) or depth > 8 then return false end
-  for key in _G.pairs(v) do
+  for key in pairs(v) do
     if type(key) ~= "string" and type(key) ~= "number" then return false end
   end
   parts[#parts + 1] = "{"
@@ -101,8 +101,8 @@ local function note_fields(net)
   local before = {}
   for _, module in ipairs(net and net:modules() or {}) do before[module] = lists.copy(records.of(module).values) end
   return function()
-    for module, values in _G.pairs(before) do
-      for name, value in _G.pairs(records.of(module).values) do
+    for module, values in pairs(before) do
+      for name, value in pairs(records.of(module).values) do
         if not rawequal(values[name], value) and value == value then return name end
       end
     end

@@ -38,7 +38,7 @@ local function show_table(t, state, margin)
   local inner, parts, wide = margin .. "  ", {}, false
   local n = #t
   local keys = {}
-  for key in _G.pairs(t) do
+  for key in pairs(t) do
     if not (type(key) == "number" and key >= 1 and key <= n and key % 1 == 0) then keys[#keys + 1] = key end
   end
   table.sort(keys, before)

@@ -65,7 +65,7 @@ local function scaled(self, v, seen)
   if seen[v] then fail("GradScaler:scale: the list contains itself") end
   seen[v] = true
   local out = {}
-  for key, each in _G.pairs(v) do out[key] = scaled(self, each, seen) end
+  for key, each in pairs(v) do out[key] = scaled(self, each, seen) end
   seen[v] = nil
   return out
 end
@@ -165,7 +165,7 @@ end
 
 local function set_scale(self, scale)
   self.current = float32(scale)
-  for _, by in _G.pairs(self.tensors) do by:fill_(self.current) end
+  for _, by in pairs(self.tensors) do by:fill_(self.current) end
 end
 
 -- Multiplies the scale; a result outside of a scale's limits leaves it unchanged.
@@ -192,7 +192,7 @@ function GradScaler:update(new_scale)
       fail("GradScaler:update: no step since the last update(); call scaler:step(opt) first")
     end
     local overflow = false
-    for _, at in _G.pairs(self.stages) do
+    for _, at in pairs(self.stages) do
       if at.overflow == nil then at.overflow = at.found:item() ~= 0 end
       overflow = overflow or at.overflow
     end

@@ -256,7 +256,7 @@ function amp.load_state_dict(dict)
   need_state(who)
   options.arg(who, "the state", dict, "table")
   local n = 0
-  for name, saved in _G.pairs(dict) do
+  for name, saved in pairs(dict) do
     local i = tonumber(tostring(name):match "^loss_scaler(%d+)$")
     local scaler = i and state.scalers[i + 1]
     if not scaler then

@@ -40,7 +40,7 @@ local function take_group(opt, stash, group)
       opt.known[p], opt.known[master] = nil, true
       if opt.state[p] then
         local state = {}
-        for key, value in _G.pairs(opt.state[p]) do
+        for key, value in pairs(opt.state[p]) do
           state[key] = core.is_tensor(value) and core.keep(value:float()) or value
         end
         opt.state[master], opt.state[p] = state, nil
@@ -181,7 +181,7 @@ function process.after(opt, scale)
     any = any or core.has_grad(p)
   end
   local found = any and core.rescale_grads(stash.params, stash.masters, 1 / scale) or nil
-  for i, grad in _G.pairs(stash.aside) do
+  for i, grad in pairs(stash.aside) do
     local master = stash.masters[i]
     master.grad = core.has_grad(master) and core.no_grad(function() return master.grad + grad end) or grad
   end

@@ -18,7 +18,7 @@ local checkpoint_options = {preserve_rng_state = {"boolean", true}, use_reentran
 local function take_options(args)
   local last = args[args.n]
   if type(last) ~= "table" or getmetatable(last) or next(last) == nil then return nil end
-  for key in _G.pairs(last) do
+  for key in pairs(last) do
     if not checkpoint_options[key] then return nil end
   end
   return last
@@ -32,12 +32,12 @@ local function generators(args)
   for i = 1, args.n do
     if core.is_tensor(args[i]) then add(args[i].device) end
   end
-  for _, state in _G.pairs(states) do core.keep(state) end
+  for _, state in pairs(states) do core.keep(state) end
   return states
 end
 
 local function set_generators(states)
-  for device, state in _G.pairs(states) do core.set_rng_state(state, device) end
+  for device, state in pairs(states) do core.set_rng_state(state, device) end
 end
 
 -- Returns the tensors among the upvalues of a Lua function, by position.
@@ -74,7 +74,7 @@ local function checkpoint(who, f, args, preserve)
   local function run(...) return cross(f(cross(...))) end
   local function run_in_scope(...) return core.scope(run, ...) end
   local function again()
-    for i, was in _G.pairs(outside) do
+    for i, was in pairs(outside) do
       local _, value = debug.getupvalue(f, i)
       if value ~= was.value then
         fail("%s: '%s', an upvalue of the function, is another tensor than in the forward pass; pass it as an argument",
@@ -92,7 +92,7 @@ local function checkpoint(who, f, args, preserve)
   end
   local first = computing_again and run_in_scope or run
   local results = pack(core.checkpoint(first, again, unpack(args, 1, args.n)))
-  for i in _G.pairs(versions) do
+  for i in pairs(versions) do
     if kept[i]._version ~= versions[i] then
       fail("%s: the function changed its argument %d in place, but backward needs it unchanged", who, i)
     end

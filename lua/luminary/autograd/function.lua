@@ -171,7 +171,7 @@ end
 
 -- Frees the tensors of a list, which the collector would free late.
 local function free_all(list)
-  for key, t in _G.pairs(list) do
+  for key, t in pairs(list) do
     t:free()
     list[key] = nil
   end
@@ -188,10 +188,10 @@ local function in_backward(grads, f, ...)
   free_returned()
   local results = core.scope(function(...)
     local list = f(...)
-    for i, t in _G.pairs(list) do returned[i] = core.keep(t) end
+    for i, t in pairs(list) do returned[i] = core.keep(t) end
     return list
   end, ...)
-  for key, t in _G.pairs(grads) do
+  for key, t in pairs(grads) do
     if index_of(results, t) then grads[key] = nil end
   end
   free_all(grads)

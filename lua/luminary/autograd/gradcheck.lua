@@ -93,7 +93,7 @@ local function prepare_inputs(who, inputs)
   if core.is_tensor(inputs) then inputs = {inputs} end
   options.arg(who, "inputs", inputs, "table")
   local n = 0
-  for i in _G.pairs(inputs) do n = math.max(n, type(i) == "number" and i or 0) end
+  for i in pairs(inputs) do n = math.max(n, type(i) == "number" and i or 0) end
   local all, wanted, index = {n = n}, {}, {}
   for i = 1, n do
     local x = inputs[i]

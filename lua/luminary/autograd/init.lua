@@ -16,7 +16,7 @@ local autograd = {
   is_anomaly_enabled = core.is_anomaly_enabled,
 }
 for _, file in ipairs {"checkpoint", "gradcheck"} do
-  for name, f in _G.pairs(require("luminary.autograd." .. file)) do autograd[name] = f end
+  for name, f in pairs(require("luminary.autograd." .. file)) do autograd[name] = f end
 end
 
 autograd.functional = require "luminary.autograd.functional"

@@ -277,7 +277,7 @@ end
 --- Makes a root class with `extend`, `init`, `repr`, and `is`; finish(object), if given, runs after `init`.
 function class.root(name, finish)
   local root = class.define(name)
-  for key, method in _G.pairs(class.methods) do root[key] = method end
+  for key, method in pairs(class.methods) do root[key] = method end
   root.is, root.__finish = class.is, finish
   return root
 end

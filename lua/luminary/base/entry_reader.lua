@@ -9,7 +9,7 @@ local entries = {}
 
 local function sorted(t)
   local keys = {}
-  for key in _G.pairs(t) do keys[#keys + 1] = tostring(key) end
+  for key in pairs(t) do keys[#keys + 1] = tostring(key) end
   table.sort(keys)
   return table.concat(keys, ", ")
 end
@@ -49,7 +49,7 @@ function entries.of(kind, fields, with_arguments)
     if list[name] then wrong("is defined twice") end
     local like = entry.like
     if like ~= nil and not list[like] then wrong("like = '%s': no entry of that name precedes it", tostring(like)) end
-    for field, value in _G.pairs(entry) do
+    for field, value in pairs(entry) do
       local of = fields[field]
       if field ~= "like" and not of then wrong("unknown field '%s'; fields are %s", tostring(field), sorted(fields)) end
       local types = of and of:gsub("%?", "")
@@ -59,7 +59,7 @@ function entries.of(kind, fields, with_arguments)
     end
     local info = require("debug").getinfo(3 + level, "Sl")
     local whole = {name = name, like = like, file = info.source:sub(2), line = info.currentline, unpack(arguments)}
-    for field, of in _G.pairs(fields) do
+    for field, of in pairs(fields) do
       local own, base = entry[field], like and list[like][field]
       whole[field] = own
       if like and own == nil then whole[field] = base end

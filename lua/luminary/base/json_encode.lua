@@ -40,7 +40,7 @@ local function write_list(out, list, depth)
     write(out, rawget(list, n), depth + 1)
   end
   put(out, "]")
-  for key in _G.next, list do
+  for key in next, list do
     if not (type(key) == "number" and key >= 1 and key <= n and key % 1 == 0) then
       local shown = type(key) == "number" and tostring(key) or type(key)
       if type(key) == "string" then shown = ("'%s'"):format(require "luminary.base.printable_name"(key, 60)) end
@@ -51,7 +51,7 @@ end
 
 local function write_object(out, object, depth)
   local keys, n = {}, 0
-  for key in _G.next, object do
+  for key in next, object do
     if type(key) ~= "string" then refuse("a key", "a string, or 1 to n", "a " .. type(key)) end
     n = n + 1
     keys[n] = key

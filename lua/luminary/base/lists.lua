@@ -1,6 +1,6 @@
 --- Functions of lists and tables that Lua lacks. They need no other file of the library, since the doctor uses them
 --- where the core does not load.
-local ipairs, entries, type, sort, gmatch = ipairs, pairs, type, table.sort, string.gmatch -- entries: src/README.md
+local ipairs, pairs, type, sort, gmatch = ipairs, pairs, type, table.sort, string.gmatch
 
 local lists = {}
 
@@ -86,7 +86,7 @@ end
 --- Returns a copy of a table, whose values are the same.
 function lists.copy(t)
   local out = {}
-  for key, value in entries(t) do out[key] = value end
+  for key, value in pairs(t) do out[key] = value end
   return out
 end
 
@@ -99,7 +99,7 @@ end
 --- true.
 function lists.sorted_keys(t, fits)
   local keys = {}
-  for key, value in entries(t) do
+  for key, value in pairs(t) do
     if not fits or fits(key, value) then keys[#keys + 1] = key end
   end
   sort(keys, by_type)

@@ -16,7 +16,8 @@ local function reason(name)
 end
 
 -- Returns the set of modules whose loading has begun and not ended. package.loaded has LuaJIT's sentinel for them, a
--- light userdata that some of its versions call a number.
+-- light userdata that some of its versions call a number. LuaJIT 2.1.0-beta3 never leaves a compiled loop over `pairs`
+-- in a finalizer if the values' types differ; by another name than that, it does.
 local function unfinished()
   local names = {}
   for name, value in _G.pairs(package.loaded) do

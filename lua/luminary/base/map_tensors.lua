@@ -11,7 +11,7 @@ local function map_tensors(value, f, seen)
     return value
   elseif not seen[value] then
     seen[value] = {}
-    for key, each in _G.pairs(value) do seen[value][key] = map_tensors(each, f, seen) end
+    for key, each in pairs(value) do seen[value][key] = map_tensors(each, f, seen) end
   end
   return seen[value]
 end

@@ -20,7 +20,7 @@ local function nested_tensors(value, found, name)
   end
   return function(list)
     local out = {}
-    for key, part in _G.pairs(parts) do out[key] = part(list) end
+    for key, part in pairs(parts) do out[key] = part(list) end
     return out
   end
 end

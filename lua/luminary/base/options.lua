@@ -49,7 +49,7 @@ local stands_for_code = options.stands_for_code
 
 --- Returns the key of a list's entry that has no number as key, or nil. Such a key is an option in the wrong braces.
 function options.named_field(list)
-  for key in _G.pairs(list) do
+  for key in pairs(list) do
     if type(key) ~= "number" then return key end
   end
 end
@@ -337,7 +337,7 @@ function options.check(who, given, spec, first)
     options.must_be(who, "options", "in one table at the end" .. (first and (": {" .. first .. " = …}") or ""), given)
   end
   local out = {}
-  for key, value in _G.pairs(given or {}) do
+  for key, value in pairs(given or {}) do
     local row = spec[key]
     if not row then options.unknown(who, key, lists.sorted_keys(spec)) end
     if value == false and row[3] then
@@ -346,7 +346,7 @@ function options.check(who, given, spec, first)
       out[key] = options.arg(who, key, value, row[1])
     end
   end
-  for key, row in _G.pairs(spec) do
+  for key, row in pairs(spec) do
     if type(row) ~= "table" then
       options.must_be(who, "the row of option " .. key, 'a list {kind, default}, such as {"number", 0.1}', row)
     end
@@ -455,7 +455,7 @@ end
 function options.no_name(what, key, ...)
   local known = {}
   for _, table in ipairs {...} do
-    for name in _G.pairs(table) do known[name] = true end
+    for name in pairs(table) do known[name] = true end
   end
   if type(key) ~= "string" then fail("%s has no '%s'", what, tostring(key)) end
   local has = what == "tensors" and "tensors have no field or method" or what .. " has no"
@@ -490,7 +490,7 @@ function options.strict(who, t, later)
   local function not_called()
     local names = {}
     for _, known in ipairs {t, later} do
-      for name in _G.pairs(known) do names[name] = true end
+      for name in pairs(known) do names[name] = true end
     end
     names = lists.sorted_keys(names)
     fail("%s is a table of functions, which is not called; %s", who, #names > 8 and "?" .. who .. " lists them"
@@ -504,7 +504,7 @@ end
 --- Adds names of modules to `later`, for options.strict: {["nn.loss"] = "L1Loss MSELoss"}. Returns it.
 function options.at_first_use(modules, later)
   later = later or {}
-  for module, names in _G.pairs(modules) do
+  for module, names in pairs(modules) do
     for name in names:gmatch "%S+" do later[name] = {module, name} end
   end
   return later
@@ -512,7 +512,7 @@ end
 
 --- Loads everything that a library loads at first use, so that pairs lists it. Returns the library.
 function options.load_all(library)
-  for name in _G.pairs(getmetatable(library).lazy()) do local _ = library[name] end
+  for name in pairs(getmetatable(library).lazy()) do local _ = library[name] end
   return library
 end
 

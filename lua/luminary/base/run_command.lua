@@ -67,7 +67,7 @@ local strings = run_command.strings
 -- Returns a program's environment: this process's, in plain English, without the variable `without`.
 local function environment_of_program(without)
   local list = {"LC_ALL=C"}
-  for name, value in _G.pairs(run_command.environment()) do
+  for name, value in pairs(run_command.environment()) do
     if name ~= "LC_ALL" and name ~= "LANGUAGE" and name ~= without then list[#list + 1] = name .. "=" .. value end
   end
   return list

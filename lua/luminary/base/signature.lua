@@ -159,7 +159,7 @@ local function has_names(self, n, t)
   if type(key) ~= "string" then return false end
   if not row or is_optional(row) or not (row.unchecked or of_tables[row[2]]) then return true end
   local all_near, names = true, names_of(self.rows)
-  for name in _G.pairs(t) do
+  for name in pairs(t) do
     if self.rows.index[name] then return true end
     all_near = all_near and type(name) == "string" and core.nearest(name, names) ~= nil
   end
@@ -324,7 +324,7 @@ end
 
 --- Copies the options to fields of an object.
 function signature.assign(object, opts)
-  for name, value in _G.pairs(opts) do object[name] = value end
+  for name, value in pairs(opts) do object[name] = value end
 end
 
 --- Returns the text for a function that declares none: its parameters, of any values. nil if it is variadic.
@@ -336,7 +336,7 @@ end
 
 --- Lets the functions of a table that declare no signature take their parameters by name too. Returns the table.
 function signature.all(t)
-  for name, f in _G.pairs(t) do
+  for name, f in pairs(t) do
     local is_lua = type(f) == "function" and debug.getinfo(f, "S").what ~= "C"
     local text = is_lua and not options.signature(f) and signature.of_parameters(name, f)
     if text then

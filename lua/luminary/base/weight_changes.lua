@@ -12,14 +12,14 @@ changes.options = {device = {"any"}, dtype = {"string"}, rename = {"any"}}
 
 --- Adds the rows of changes.options to `rows`, which it returns.
 function changes.with(rows)
-  for name, row in _G.pairs(changes.options) do rows[name] = row end
+  for name, row in pairs(changes.options) do rows[name] = row end
   return rows
 end
 
 -- Returns a list of {pattern, replacement}: list entries in order, then named ones, longest first, then alphabetically.
 local function rules_of(who, rename)
   local rules = {}
-  for key, value in _G.pairs(rename) do
+  for key, value in pairs(rename) do
     if type(key) == "string" then
       rules[#rules + 1] = {key, value}
     elseif type(key) ~= "number" or not options.is_plain(value) or type(value[1]) ~= "string" or key > #rename then
@@ -68,7 +68,7 @@ function changes.renamed(who, dict, rename)
     rules = rules_of(who, rename)
   end
   local names, out, from = {}, {}, {}
-  for name, value in _G.pairs(dict) do
+  for name, value in pairs(dict) do
     if type(name) == "string" and core.is_tensor(value) then names[#names + 1] = name else out[name] = value end
   end
   table.sort(names)
@@ -115,7 +115,7 @@ function changes.applied(who, value, o, check)
     end
     local out = setmetatable({}, getmetatable(v))
     seen[v] = out
-    for key, each in _G.pairs(changes.renamed(who, v, o.rename)) do
+    for key, each in pairs(changes.renamed(who, v, o.rename)) do
       out[key] = change(each, (path and path .. "." or "") .. tostring(key))
     end
     return out

@@ -250,7 +250,7 @@ function files.read(who, path, rank, size)
       local shard = formats.load(of_shard, {})
       check_shard(file, i, shard.metadata)
       file.outlines[i] = {}
-      for part, state in _G.pairs(options.is_plain(shard.value) and shard.value or {}) do
+      for part, state in pairs(options.is_plain(shard.value) and shard.value or {}) do
         file.outlines[i][part] = ranks.outline(state)
       end
     elseif not listed[name] then
@@ -276,7 +276,7 @@ function files.read_on_all(who, path)
         .. "from a folder that all ranks share, or from equal copies", who, r - 1, options.shown_path(sides[1].path),
         sides[1].sum, r - 1, options.shown_path(side.path), side.sum)
     end
-    for i, outline in _G.pairs(side.outlines) do file.outlines[i] = outline end
+    for i, outline in pairs(side.outlines) do file.outlines[i] = outline end
   end
   if file.outlines[1] and lists.find(sides, function(side) return side.id ~= sides[1].id end) then
     problems = select(2, ranks.try(function() file = files.read(who, path) end))
@@ -359,7 +359,7 @@ end
 local function first_level(file)
   local names, value = {}, file.value
   for _, part in ipairs {value, sharded_parts(file), type(value.ranks) == "table" and value.ranks[1] or nil} do
-    for name in _G.pairs(part) do names[#names + 1] = (part ~= value or name ~= "ranks") and tostring(name) or nil end
+    for name in pairs(part) do names[#names + 1] = (part ~= value or name ~= "ranks") and tostring(name) or nil end
   end
   table.sort(names)
   return #names > 0 and printable_name(table.concat(names, ", "), 400) or "nothing"
@@ -444,7 +444,7 @@ function files.apply(who, file, parts, strict)
     end
   end
   if about.version > 0 then value.ranks, value[RANDOM] = nil, parts[RANDOM] end
-  for part in _G.pairs(states) do put_object(value, positions[part], objects[part]) end
+  for part in pairs(states) do put_object(value, positions[part], objects[part]) end
   return value
 end
 

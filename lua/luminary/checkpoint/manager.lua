@@ -148,7 +148,7 @@ end
 -- Returns the metrics as numbers.
 local function as_numbers(metrics)
   local numbers = {}
-  for name, value in _G.pairs(options.arg("Manager:save", "metrics", metrics, "table")) do
+  for name, value in pairs(options.arg("Manager:save", "metrics", metrics, "table")) do
     local number = core.is_tensor(value) and value:numel() == 1 and value:item() or value
     if type(number) ~= "number" then
       options.must_be("Manager:save", "metrics." .. printable_name(tostring(name), 60), "a number", value)

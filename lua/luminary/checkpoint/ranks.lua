@@ -26,7 +26,7 @@ local function packed(value, seen, is_outline)
   elseif type(value) == "table" then
     local fields = {}
     seen[value] = {fields = fields}
-    for key, each in _G.pairs(value) do fields[key] = packed(each, seen, is_outline) end
+    for key, each in pairs(value) do fields[key] = packed(each, seen, is_outline) end
     return seen[value]
   end
   return value
@@ -39,7 +39,7 @@ local function unpacked(value, seen)
   if value.fields then
     local t = {}
     seen[value] = t
-    for key, each in _G.pairs(value.fields) do t[key] = unpacked(each, seen) end
+    for key, each in pairs(value.fields) do t[key] = unpacked(each, seen) end
     return t
   end
   if not value.bytes then return core.ops.zeros({}, {dtype = value.dtype, device = "cpu"}):expand(value.shape) end

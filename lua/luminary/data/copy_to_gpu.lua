@@ -34,7 +34,7 @@ function transfer.measure(device, bytes)
       there:copy_(staged, {non_blocking = true})
       core.synchronize(device)
     end)
-    for name, one in _G.pairs(i > 0 and took or {}) do -- 0 warms up
+    for name, one in pairs(i > 0 and took or {}) do -- 0 warms up
       best[name] = math.min(best[name], one * math.max(bytes, LEAST) / n)
     end
   end

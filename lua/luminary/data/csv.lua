@@ -165,7 +165,7 @@ local function need_categories(self, opts, columns)
   local known = lists.set(lists.map(columns, function(column)
     return self.columns and self.columns[column] or column
   end))
-  for name, list in _G.pairs(opts.categories or {}) do
+  for name, list in pairs(opts.categories or {}) do
     if not known[name] then
       fail("CSVDataset: categories: '%s' is not a column of categorical", tostring(name))
     end

@@ -7,7 +7,7 @@ for _, name in ipairs {
 } do
   data[name] = require("luminary.data.dataset")[name]
 end
-for name, class in _G.pairs(require "luminary.data.sampler") do data[name] = class end
+for name, class in pairs(require "luminary.data.sampler") do data[name] = class end
 for _, name in ipairs {"get_worker_info", "default_collate"} do
   data[name] = require("luminary.data.make_batch")[name]
 end

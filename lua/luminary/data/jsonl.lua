@@ -27,7 +27,7 @@ local NULL = {}
 
 local function has_null(v)
   if type(v) ~= "table" or v == NULL then return v == NULL end
-  for _, inner in _G.pairs(v) do
+  for _, inner in pairs(v) do
     if has_null(inner) then return true end
   end
   return false

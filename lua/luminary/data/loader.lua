@@ -368,11 +368,11 @@ function DataLoader:load_state_dict(state)
     options.expected(who, "a result of loader:state_dict()", state)
   end
   options.arg(who, "passes", state.passes, "natural")
-  for path, dtype in _G.pairs(state.dtypes) do options.arg(who, "a key of dtypes", path, "string") core.dtype(dtype) end
+  for path, dtype in pairs(state.dtypes) do options.arg(who, "a key of dtypes", path, "string") core.dtype(dtype) end
   local pass = state.pass
   if pass ~= nil then
     options.arg(who, "pass", pass, "table")
-    for name, kind in _G.pairs(PASS) do options.arg(who, "pass." .. name, pass[name], kind) end
+    for name, kind in pairs(PASS) do options.arg(who, "pass." .. name, pass[name], kind) end
     if pass.sampler ~= nil then options.arg(who, "pass.sampler", pass.sampler, "table") end
     if pass.offset ~= nil then options.arg(who, "pass.offset", pass.offset, "natural") end
     if (pass.offset or 0) > pass.batch then

@@ -133,10 +133,10 @@ end
 --- Ends the workers, including busy ones.
 function Pool:close()
   self.closed = true
-  for i, worker in _G.pairs(self.list) do
+  for i, worker in pairs(self.list) do
     if self.requested[i] > 0 then core.mp_signal(worker.handle, Worker.SIGKILL) end
   end
-  for _, worker in _G.pairs(self.list) do worker:close() end
+  for _, worker in pairs(self.list) do worker:close() end
 end
 
 local plain = function() end -- in place of names for errors: a request holds no data
@@ -156,7 +156,7 @@ end
 --- Begins a pass in all workers, or ends it if the setup is of an empty table.
 function Pool:begin(setup)
   self.setup = setup
-  for i in _G.pairs(self.list) do self:send(i, unpack(setup, 1, 3)) end
+  for i in pairs(self.list) do self:send(i, unpack(setup, 1, 3)) end
 end
 
 --- Returns the worker with the fewest requests.
@@ -180,7 +180,7 @@ end
 
 -- Receives replies into `ready`, by number of the batch. Batches other than k, the requested one, outlive the scope.
 function Pool:collect(ready, k)
-  for i, worker in _G.pairs(self.list) do
+  for i, worker in pairs(self.list) do
     while self.requested[i] > 0 do
       local text, tensors, handles = core.mp_get(worker.channel, 0)
       if text == nil then fail_for_ended(self, i) end
@@ -206,7 +206,7 @@ function Pool:wait_for(k, ready, timeout)
     local left = deadline - core.time()
     if left <= 0 then fail("DataLoader: timeout: batch %d did not arrive within %g s", k, timeout) end
     local busy = {}
-    for i, worker in _G.pairs(self.list) do
+    for i, worker in pairs(self.list) do
       if self.requested[i] > 0 then busy[#busy + 1] = worker end
     end
     Worker.wait(busy, math.min(left, 1))
@@ -310,7 +310,7 @@ function workers.walk(loader, batch_plan, next_numbers, pass)
         if reply.problem then raise(loader, reply) end
         shared = reply.shared
         if reply.values[1] ~= nil then
-          for path, dtype in _G.pairs(reply.dtypes) do batch_plan.dtypes[path] = dtype end
+          for path, dtype in pairs(reply.dtypes) do batch_plan.dtypes[path] = dtype end
           loader.dtypes_known = true
           local about = {batch = given, shared = shared}
           if reply.state ~= nil then

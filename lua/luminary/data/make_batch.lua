@@ -49,7 +49,7 @@ function collate(samples, dtypes, path, depth)
     fail("DataLoader: a sample's tables must be at most %d deep, got more; a sample must not contain itself", MAX_DEPTH)
   end
   local batch = {}
-  for key in _G.pairs(samples[1]) do
+  for key in pairs(samples[1]) do
     local column = {}
     for i, sample in ipairs(samples) do
       column[i] = sample[key]

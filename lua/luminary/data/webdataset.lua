@@ -117,7 +117,7 @@ WebDataset.init = signature.of([[WebDataset(shards, {fields: table, transform: c
   records.begin(self, opts.on_error)
   for _, name in ipairs {"transform", "base", "null", "shuffle", "shuffle_shards"} do self[name] = opts[name] end
   self.decoders, self.fields = opts.decode, opts.fields and {} or nil
-  for kind, f in _G.pairs(opts.decode or {}) do
+  for kind, f in pairs(opts.decode or {}) do
     options.arg("WebDataset", "decode." .. tostring(kind), f, "function")
   end
   for i, field in ipairs(opts.fields or {}) do

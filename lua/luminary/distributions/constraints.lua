@@ -33,7 +33,7 @@ known.is_integer = function(x) return x:eq(x:floor()) end
 -- Returns a constraint of a kind. check: a formula of x and the constraint c, which returns a boolean for each value.
 local function new(kind, says, check, fields)
   local c = class.object(Constraint)
-  for name, v in _G.pairs(fields or {}) do c[name] = v end
+  for name, v in pairs(fields or {}) do c[name] = v end
   c.kind, c.says, c._check = kind, says, formulas.compile(check, "x, c")
   return c
 end

@@ -34,7 +34,7 @@ local ops, fail, joined, undefined = core.ops, options.fail, formulas.known.join
 local function no_field(record, key)
   local known, of = {}, record.class
   local function add(t)
-    for name in _G.pairs(t) do known[name] = not name:find "^_" or nil end
+    for name in pairs(t) do known[name] = not name:find "^_" or nil end
   end
   add(record.values)
   while of do
@@ -93,7 +93,7 @@ Distribution.properties = {
   support = function(d) return constraint_of(d, d._formula and d._formula.support) end,
   arg_constraints = function(d)
     local all = {}
-    for name, c in _G.pairs(d._formula and d._formula.takes or {}) do all[name] = constraint_of(d, c) end
+    for name, c in pairs(d._formula and d._formula.takes or {}) do all[name] = constraint_of(d, c) end
     return all
   end,
   param_shape = function(d) return ((d._given or {}).probs or (d._given or {}).logits or {}).shape end,
@@ -158,7 +158,7 @@ function Distribution:first_parameter()
     local given = rawget(values, self.order[i])
     if core.is_tensor(given) then return given end
   end
-  for _, v in _G.pairs(values) do
+  for _, v in pairs(values) do
     if core.is_tensor(v) and core.is_floating_point(v) then return v end
   end
   return core.tensor(0)
@@ -219,7 +219,7 @@ function Distribution:expand(batch_shape)
   batch_shape = shape_of(self.__name .. ".expand", batch_shape)
   if not self._given then undefined(self, "expand", "function %s:expand(batch_shape)") end
   local twin = blank(debug.getmetatable(self).class)
-  for name, v in _G.pairs(debug.getmetatable(self).values) do twin[name] = v end
+  for name, v in pairs(debug.getmetatable(self).values) do twin[name] = v end
   twin:_set_parameters(batch_shape)
   if twin._formula.after_init then twin._formula.after_init(twin, twin._given) end
   return twin
@@ -336,7 +336,7 @@ local function init_of(name, entry)
         shapes[#shapes + 1] = {unpack(shape, 1, #shape - dims)}
       end
     end
-    for parameter in _G.pairs(plain) do all[parameter] = values[parameter] end
+    for parameter in pairs(plain) do all[parameter] = values[parameter] end
     self._given = core.keep(all)
     self:_set_parameters(Distribution.broadcast(name, shapes))
     for _, parameter in ipairs(self.validate_args and given or {}) do
@@ -363,10 +363,10 @@ function Distribution.define(name, super)
   return function(entry)
     local new = class.new(name, super or Distribution)
     new.strict, new.properties = true, {}
-    for key in _G.pairs(computed) do entry[key] = formulas.compile(entry[key]) end
-    for key, f in _G.pairs(entry.properties or {}) do new.properties[key] = formulas.compile(f) end
+    for key in pairs(computed) do entry[key] = formulas.compile(entry[key]) end
+    for key, f in pairs(entry.properties or {}) do new.properties[key] = formulas.compile(f) end
     for _, key in ipairs {"mean", "variance", "mode"} do new.properties[key] = entry[key] end
-    for key, v in _G.pairs(entry) do
+    for key, v in pairs(entry) do
       if not reserved[key] then new[key] = v end
     end
     if type(entry.takes) == "string" then

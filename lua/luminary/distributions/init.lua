@@ -4,7 +4,7 @@ local kl = require "luminary.distributions.kl"
 
 -- Copies the public names of a module's table.
 local function copy(into, module)
-  for name, value in _G.pairs(require("luminary.distributions." .. module)) do
+  for name, value in pairs(require("luminary.distributions." .. module)) do
     if name:sub(1, 1) ~= "_" then into[name] = value end
   end
   return into

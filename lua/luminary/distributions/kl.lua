@@ -67,7 +67,7 @@ local of_exp = {
 }
 local function compiled(texts, names)
   local all = {}
-  for name, text in _G.pairs(texts) do all[name] = formulas.compile(text, names) end
+  for name, text in pairs(texts) do all[name] = formulas.compile(text, names) end
   return all
 end
 -- Returns function(p, q) that computes a mean by the formula of p's class. It is NaN for others, which no result shows:
@@ -154,7 +154,7 @@ local function is_equal(a, b)
     return table.concat(a.shape, " ") == table.concat(b.shape, " ") and a:eq(b):all():item()
   elseif type(a) == "table" and type(b) == "table" then
     local same = #a == #b
-    for key, v in _G.pairs(a) do same = same and (tostring(key):find "domain$" or is_equal(v, b[key])) end
+    for key, v in pairs(a) do same = same and (tostring(key):find "domain$" or is_equal(v, b[key])) end
     return same
   end
   local x, y = class.record(a), class.record(b)
@@ -235,12 +235,12 @@ local others = {
 
 --- Registers the library's formulas. classes: lm.distributions' classes by name.
 function kl._register_all(classes)
-  for names, f in _G.pairs(others) do
+  for names, f in pairs(others) do
     local p, q = names:match "(%w+), (%w+)"
     kl.register_kl(classes[p or names], classes[q or names], formulas.compile(f, "p, q"))
   end
-  for p, names in _G.pairs(without) do
-    for q in _G.pairs(cross) do
+  for p, names in pairs(without) do
+    for q in pairs(cross) do
       if not names:find(q, 1, true) then kl.register_kl(classes[p], classes[q], cross_entropy(q)) end
     end
   end

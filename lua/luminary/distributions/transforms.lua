@@ -28,7 +28,7 @@ Transform.domain, Transform.codomain, Transform.bijective = C.real, C.real, fals
 
 -- True if a tensor that the transform computes with requires grad.
 local function learns(self)
-  for _, v in _G.pairs(class.record(self).values) do
+  for _, v in pairs(class.record(self).values) do
     for _, part in ipairs(options.is_plain(v) and v or {v}) do
       if core.is_tensor(part) and part.requires_grad or class.is(part, Transform) and learns(part) then return true end
     end
@@ -100,7 +100,7 @@ Transform.with_cache = signature.of("with_cache({cache_size: cache_size = 1})", 
   local record = class.record(self)
   if self.cache_size == nil or self.cache_size == opts.cache_size then return self end
   local twin = class.object(record.class, {__call = record.__call})
-  for name, v in _G.pairs(record.values) do twin[name] = v end
+  for name, v in pairs(record.values) do twin[name] = v end
   twin.cache_size, twin._pair = opts.cache_size, nil
   cache_parts(twin, opts.cache_size)
   return twin
@@ -123,7 +123,7 @@ local function define(name, entry)
     end)
   end
   entry.takes, entry.options = nil, nil
-  for key, v in _G.pairs(entry) do
+  for key, v in pairs(entry) do
     if arguments[key] then new["_" .. key] = formulas.compile(v, arguments[key]) else new[key] = v end
   end
   transforms[name] = new

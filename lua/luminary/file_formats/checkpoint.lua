@@ -67,7 +67,7 @@ end
 function checkpoint.keys_of(who, t, keys, root, above)
   if #keys + (above or 0) >= DEEPEST then fail(DEEP, who, checkpoint.shown_path(keys, root), DEEPEST) end
   local strings, integers = {}, {}
-  for key in _G.pairs(t) do
+  for key in pairs(t) do
     if type(key) == "string" then
       if not core.is_utf8_text(key) then
         fail("%s: %s has the key '%s', which %s", who, checkpoint.shown_path(keys, root), printable_name(key, 60),
@@ -174,7 +174,7 @@ Description.node = interpreted(Description.node)
 
 local function is_flat(value)
   if type(value) ~= "table" or next(value) == nil then return false end
-  for key, v in _G.pairs(value) do
+  for key, v in pairs(value) do
     if type(key) ~= "string" or key == "" or not core.is_tensor(v) then return false end
   end
   return true
@@ -241,20 +241,20 @@ local function restore_table(node, file, depth)
     if file.table_of[node.id] then bad(file.path, "two tables of the number " .. tostring(node.id)) end
     file.table_of[node.id] = out
   end
-  for key, part in _G.pairs(node) do
+  for key, part in pairs(node) do
     if key ~= "id" and type(part) ~= "table" then bad(file.path, "a part of a table that is none") end
     if key == "table" then
-      for name, child in _G.pairs(part) do
+      for name, child in pairs(part) do
         if type(name) ~= "string" then bad(file.path, "a key is not a string") end
         put(out, name, child, file, depth + 1)
       end
     elseif key == "list" then
       local n = 0
-      for _ in _G.pairs(part) do n = n + 1 end
+      for _ in pairs(part) do n = n + 1 end
       if n ~= #part then bad(file.path, "a list that is none") end
       for i = 1, n do put(out, i, part[i], file, depth + 1) end
     elseif key == "integers" then
-      for digits, child in _G.pairs(part) do
+      for digits, child in pairs(part) do
         local integer = type(digits) == "string" and digits:find("^%-?%d+$") and tonumber(digits)
         if not integer or not is_integer_key(integer) then bad(file.path, "a key is not an integer") end
         put(out, integer, child, file, depth + 1)
@@ -276,7 +276,7 @@ end
 function restore(node, file, depth)
   if type(node) == "string" or type(node) == "number" or type(node) == "boolean" then return node end
   if type(node) ~= "table" then bad(file.path, "a node of no known kind") end
-  for kind in _G.pairs(leaves) do
+  for kind in pairs(leaves) do
     if node[kind] ~= nil and next(node, next(node)) ~= nil then
       bad(file.path, "a node that is a " .. kind .. " and more")
     end
@@ -314,7 +314,7 @@ function checkpoint.load(source)
   local file = {path = path, tensors = tensors, table_of = {}, later = {}, taken = {}, used = {}}
   local value = restore(node, file, 1)
   put_shared(file)
-  for name in _G.pairs(tensors) do
+  for name in pairs(tensors) do
     if not file.used[name] then
       bad(path, "it does not say where the tensor '" .. truncate_text(name, 200) .. "' belongs")
     end

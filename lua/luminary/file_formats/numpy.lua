@@ -16,7 +16,7 @@ local dtypes = {
 }
 numpy.dtypes = dtypes
 local descriptions = {}
-for code, dtype in _G.pairs(dtypes) do
+for code, dtype in pairs(dtypes) do
   descriptions[dtype] = (Source.item_bytes[dtype] == 1 and "|" or "<") .. code
 end
 
@@ -59,7 +59,7 @@ local function read_header(source, text)
       or source:malformed(".npy header", "unexpected '%s'", printable_name(text:sub(at), 40))
   end
   if not text:find("^}%s*$", at) then source:malformed(".npy header", "data follows its end") end
-  for key in _G.pairs(header) do
+  for key in pairs(header) do
     if key ~= "descr" and key ~= "fortran_order" and key ~= "shape" then
       source:malformed(".npy header", "unknown field '%s'", printable_name(key, 40))
     end
@@ -145,7 +145,7 @@ end
 --- Writes tensors by name as .npz.
 function numpy.save_all(path, tensors)
   local names, entries = {}, {}
-  for name, t in _G.pairs(options.is_plain(tensors) and tensors or {false}) do
+  for name, t in pairs(options.is_plain(tensors) and tensors or {false}) do
     if type(name) ~= "string" or not core.is_tensor(t) then
       options.fail "save: a .npz holds a table of tensors by name"
     end

@@ -388,7 +388,7 @@ local function finish(machine, value)
   value = final_form(walk, value)
   while #walk.todo > 0 do
     local t = table.remove(walk.todo)
-    for key, v in _G.pairs(t) do t[key] = final_form(walk, v, t, key) end
+    for key, v in pairs(t) do t[key] = final_form(walk, v, t, key) end
   end
   table.sort(walk.lost, function(a, b) return a.path < b.path end)
   return value, walk.lost

@@ -17,7 +17,7 @@ local function define_plain(names, f) define(names, function(args) return f(unpa
 
 local function as_dict(args, machine)
   local dict, from = machine:new "dict", args[1]
-  for key, value in _G.pairs(machine.kind[from] and from or {}) do
+  for key, value in pairs(machine.kind[from] and from or {}) do
     machine.cursor:copies(1)
     if machine.kind[from] ~= "dict" then
       key, value = unpack(machine:of_kind(value, machine.kind[value] == "list" and "list" or "tuple"), 1, 2)
@@ -41,7 +41,7 @@ local function namespace(args, machine)
   local t = as_dict(args, machine)
   machine.build[t] = function(_, state)
     local attributes = machine.kind[state] == "dict" and as_dict({state}, machine) or {state = state}
-    for key, value in _G.pairs(attributes) do t[key] = value end
+    for key, value in pairs(attributes) do t[key] = value end
   end
   return t
 end

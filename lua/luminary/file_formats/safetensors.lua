@@ -18,7 +18,7 @@ local dtypes = {
   F8_E5M2FNUZ = "float8_e5m2fnuz",
 }
 local names_of_dtypes = {}
-for name, dtype in _G.pairs(dtypes) do names_of_dtypes[dtype] = name end
+for name, dtype in pairs(dtypes) do names_of_dtypes[dtype] = name end
 
 -- Limits of a header, as in the reference implementation, and of its JSON, as in core.json_decode.
 local MOST_BYTES, MOST_VALUES = 1e8, 2 ^ 22
@@ -76,7 +76,7 @@ end
 --- Writes tensors, by name, and strings by key.
 function safetensors.write(path, tensors, metadata, names)
   local order = order_of(tensors, names, function(why) options.fail_in_file(path, why) end)
-  for key, value in _G.pairs(metadata) do
+  for key, value in pairs(metadata) do
     if not core.is_utf8_text(key) or not core.is_utf8_text(value) then
       options.fail_in_file(path, "the metadata must be UTF-8 without NUL bytes")
     end
@@ -97,7 +97,7 @@ end
 -- CPU are copied into one tensor for each dtype, since a large copy bypasses the caches, which the program uses.
 local function copies_of(tensors)
   local copies, here, devices, pinned = {}, {}, {}, 0
-  for _, t in _G.pairs(tensors) do
+  for _, t in pairs(tensors) do
     local is_new, bytes = not copies[t], t:numel() * Source.item_bytes[t.dtype]
     local begun = is_new and pinned + bytes <= MOST_PINNED and begin_copy(t)
     if begun then devices[t.device], pinned = true, pinned + bytes end
@@ -107,7 +107,7 @@ local function copies_of(tensors)
       table.insert(here[t.dtype], t)
     end
   end
-  for _, list in _G.pairs(here) do
+  for _, list in pairs(here) do
     local flat, at = lists.map(list, function(t) return t:view(-1) end), 1
     local all = core.ops.cat(flat, 1)
     for i, t in ipairs(list) do
@@ -115,7 +115,7 @@ local function copies_of(tensors)
       at = at + flat[i]:numel()
     end
   end
-  for device in _G.pairs(devices) do core.synchronize(device) end
+  for device in pairs(devices) do core.synchronize(device) end
   return core.keep(copies)
 end
 
@@ -166,7 +166,7 @@ end
 
 local function check_metadata(source, metadata)
   if type(metadata) ~= "table" then source:malformed(PART, "__metadata__ must be an object") end
-  for key, value in _G.pairs(metadata) do
+  for key, value in pairs(metadata) do
     if type(key) ~= "string" then source:malformed(PART, "__metadata__ must be an object") end
     if type(value) ~= "string" then
       source:malformed(PART, "__metadata__: '%s' must be a string", printable_name(key, 200))
@@ -198,7 +198,7 @@ local function read_entry(source, name, of, members, data)
     malformed(source, name, ": data_offsets must be two non-negative integers")
   end
   if members ~= 3 then
-    for field in _G.pairs(of) do
+    for field in pairs(of) do
       if not fields[field] then
         malformed(source, name, " has an unknown field '%s'", printable_name(tostring(field), 60))
       end
@@ -249,7 +249,7 @@ end
 local WINDOW = 2 ^ 26
 
 local stored_as = {bool = "uint8"} -- dtypes to check or convert
-for dtype, how in _G.pairs(Source.becomes) do stored_as[dtype] = how[1] end
+for dtype, how in pairs(Source.becomes) do stored_as[dtype] = how[1] end
 
 -- Returns the converted tensor of the bytes read, or nil if int64 cannot hold it.
 local function finished(source, t, name, dtype, shape)

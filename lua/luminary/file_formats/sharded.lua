@@ -21,7 +21,7 @@ end
 function sharded.load(path, opts, read)
   local map, metadata = read_index(path)
   local folder, by_file, files = path:match "^(.*/)[^/]*$" or "", {}, {}
-  for name, file in _G.pairs(map) do
+  for name, file in pairs(map) do
     if type(name) ~= "string" or type(file) ~= "string" or file:find "[/%z]" or file == "" or file == ".." then
       options.malformed_file(path, "index", "'%s' is in '%s', which is not a file name",
         printable_name(tostring(name), 100), printable_name(tostring(file), 100))
@@ -46,7 +46,7 @@ function sharded.load(path, opts, read)
       left_out[each:match "^'(.*)' %(" or ""] = true
     end
     lacking.advice, kind = lacking.advice or shard.lacking.advice, kind or shard.kind
-    for name in _G.pairs(by_file[file]) do
+    for name in pairs(by_file[file]) do
       if not core.is_tensor(value[name]) and not left_out[name] and not left_out[printable_name(name, 100)] then
         options.fail_in_file(path, "'%s' is missing in '%s'", printable_name(name, 100),
           options.shown_path(folder .. file))

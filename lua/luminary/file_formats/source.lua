@@ -309,7 +309,7 @@ Source.becomes = {
   float8_e4m3fnuz = by_table(float8, 3, 8, 128), float8_e5m2fnuz = by_table(float8, 2, 16, 128),
   float8_e8m0fnu = by_table(function(code) return code == 255 and 0 / 0 or 2 ^ (code - 127) end),
 }
-for dtype in _G.pairs(Source.becomes) do Source.item_bytes[dtype] = Source.item_bytes[dtype] or 1 end
+for dtype in pairs(Source.becomes) do Source.item_bytes[dtype] = Source.item_bytes[dtype] or 1 end
 Source.TOO_LARGE = "dtype uint64 with values of 2^63 and more"
 
 local converted = setmetatable({}, {__mode = "k"}) -- keyed by the bytes, which many tensors may share

@@ -172,7 +172,7 @@ end
 function Reader:fields(name, depth)
   local fields, n = self:read(depth + 1), 0
   if type(fields) ~= "table" then malformed(self, "an object of class %s without fields", printable_name(name, 100)) end
-  for _ in _G.pairs(fields) do n = n + 1 end
+  for _ in pairs(fields) do n = n + 1 end
   self.cursor:copies(n)
   return fields
 end
@@ -238,7 +238,7 @@ function plain.object(reader, index, name, depth)
   end
   local object = {__typename = name}
   reader.made[index] = object
-  for key, value in _G.pairs(reader:fields(name, depth)) do object[key] = value end
+  for key, value in pairs(reader:fields(name, depth)) do object[key] = value end
   object.__typename = name
 end
 

@@ -27,7 +27,7 @@ local storages = {
 }
 local quantized_as = {qint8 = "int8", quint8 = "uint8", qint32 = "int32"}
 local storage_of = {} -- the classes that are written
-for name, dtype in _G.pairs(storages) do
+for name, dtype in pairs(storages) do
   if name ~= "UntypedStorage" and not (dtype:find "^q" or dtype:find "^complex") then storage_of[dtype] = name end
 end
 local aliases = {
@@ -110,7 +110,7 @@ local function rebuild(dtype_at, bits_at)
   return function(args, machine)
     local dtype = args[dtype_at] or args[1].dtype
     local t = tensor_over(machine, dtype, args[1], args[2], args[3], args[4])
-    for bit, is_set in _G.pairs(machine.kind[args[bits_at]] == "dict" and args[bits_at] or {}) do
+    for bit, is_set in pairs(machine.kind[args[bits_at]] == "dict" and args[bits_at] or {}) do
       local f = (bit == "neg" or dtype:find "complex") and bits[bit]
       if is_set and core.is_tensor(t) then
         t = f and within_limit(machine, t:numel(), f, t) or pickle.lost("it has unknown properties")
@@ -228,7 +228,7 @@ end)
 known["torch.device"] = pickle.callable("torch.device", function(args)
   return type(args[2]) == "number" and ("%s:%d"):format(tostring(args[1]), args[2]) or args[1] or pickle.NONE
 end)
-for name, dtype in _G.pairs(storages) do -- "torch.cuda." is older than 1.12
+for name, dtype in pairs(storages) do -- "torch.cuda." is older than 1.12
   for _, module in ipairs {name == "UntypedStorage" and "torch.storage." or "torch.", "torch.cuda."} do
     known[module .. name] = pickle.opaque(module .. name, {dtype = dtype})
   end
@@ -444,7 +444,7 @@ local MOST_DEEP = 100
 local function place_of(path) return path == "" and "the value" or path end
 
 local function keys_of(t, path)
-  for key in _G.pairs(t) do
+  for key in pairs(t) do
     if type(key) ~= "string" and not (type(key) == "number" and key % 1 == 0 and math.abs(key) <= 2 ^ 53) then
       fail("save: %s has a key of type %s; keys must be strings or integers", place_of(path), type(key))
     end
@@ -472,10 +472,10 @@ end
 -- entries are None; reading a file drops Nones at a list's end, and LBFGS makes a missing list again.
 local function as_lbfgs(group, states, is_list)
   group.line_search_fn = group.line_search_fn or pickle.NONE
-  for number, state in _G.pairs(states) do
+  for number, state in pairs(states) do
     states[number] = lists.copy(state)
     states[number].al = nil
-    for _, value in _G.pairs(state) do
+    for _, value in pairs(state) do
       if options.is_plain(value) then is_list[value] = true end
     end
   end
@@ -485,10 +485,10 @@ end
 local function optimizer_state(t, least, is_list)
   local out = {state = {}, param_groups = {}}
   is_list[out.state] = false -- a list also if only the second parameter has a state
-  for key, value in _G.pairs(t) do out[key] = out[key] or value end
+  for key, value in pairs(t) do out[key] = out[key] or value end
   for g, group in ipairs(t.param_groups) do
     local copy = {params = {}}
-    for key, value in _G.pairs(group) do copy[key] = copy[key] or value end
+    for key, value in pairs(group) do copy[key] = copy[key] or value end
     for i, number in ipairs(group.params) do
       copy.params[i], out.state[number - least] = number - least, t.state[number]
     end

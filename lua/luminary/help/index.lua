@@ -106,10 +106,10 @@ local internal = {["lm.core"] = true, ["lm.ops"] = true}
 
 local function sorted_names(t)
   local names = {}
-  for name in _G.next, t do
+  for name in next, t do
     if type(name) == "string" and not name:find("^_") then names[#names + 1] = name end
   end
-  for name in _G.next, index.lazy(t) or {} do
+  for name in next, index.lazy(t) or {} do
     if rawget(t, name) == nil then names[#names + 1] = name end
   end
   table.sort(names)
@@ -189,7 +189,7 @@ local function all()
   local lm = require "luminary"
   new.add("lm", "lm", lm, "")
   add_library(new, "lm", lm)
-  for _, load in _G.pairs(getmetatable_of(core.methods).rare) do load() end
+  for _, load in pairs(getmetatable_of(core.methods).rare) do load() end
   for _, name in ipairs(sorted_names(core.methods)) do new.add("x:" .. name, name, core.methods[name], "x") end
   local of_generators = load_module("luminary.generator").methods
   for _, name in ipairs(sorted_names(of_generators)) do

@@ -50,7 +50,7 @@ local LIBRARIES, CLASSES, NEW, OPS, FUNCTIONS, VALUES, TYPED = "libraries", "cla
 local function group_of(library, name, value)
   if is_class(value) then return CLASSES end
   if type(value) == "table" then
-    for _, v in _G.next, value do
+    for _, v in next, value do
       if type(v) == "function" then return LIBRARIES end
     end
     return getmetatable_of(value) and rawget(getmetatable_of(value), "__library") and LIBRARIES or VALUES

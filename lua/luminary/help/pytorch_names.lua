@@ -9,7 +9,7 @@ local function pairs_of(text, lacking)
 end
 
 local function with(names, words)
-  for name, text in _G.pairs(words) do names[name] = text end
+  for name, text in pairs(words) do names[name] = text end
   return names
 end
 
@@ -410,7 +410,7 @@ other.models = add_sentences(pairs_of("", "maxvit_t detection segmentation video
 })
 
 -- Names for queries of the constructors of networks.
-for name in _G.pairs(require "luminary.models") do
+for name in pairs(require "luminary.models") do
   local of_folder = ("gpt2 llama mistral qwen2 qwen3 gemma phi3 bert roberta distilbert vit deit dinov2 unet2d ")
     :find("%f[%w]" .. name .. " ")
   local loading = of_folder and ("lm.models.%s %s"):format(name, reads) or weights
@@ -427,9 +427,9 @@ with(other.tensors, {
 })
 
 with(other.luminary, no_dtype)
-for name, ours in _G.pairs(other.text) do other.luminary[name] = "text." .. ours end
+for name, ours in pairs(other.text) do other.luminary[name] = "text." .. ours end
 for _, library in ipairs {"luminary", "models", "text"} do
-  for name, words in _G.pairs(hugging_face) do other[library][name] = other[library][name] or words end
+  for name, words in pairs(hugging_face) do other[library][name] = other[library][name] or words end
 end
 
 other.mp = with(pairs_of([[start_processes=spawn SimpleQueue=Queue JoinableQueue=Queue]], [[
@@ -486,7 +486,7 @@ for _, names in ipairs {complex, of_ops} do
   with(other.luminary, names)
 end
 with(other.luminary, compilers)
-for name, words in _G.pairs(require "luminary.help.python_names") do
+for name, words in pairs(require "luminary.help.python_names") do
   local is_sentence = words:find " is " or words:find " are " or words:find " has "
   if other.luminary[name] == nil then other.luminary[name] = (is_sentence and "" or "write ") .. words end
 end
@@ -494,7 +494,7 @@ end
 -- Removes replacements for names that exist here by now.
 local core, lm = require "luminary.core", require "luminary"
 for _, names in ipairs {core.ops, core.methods, lm, getmetatable(lm).lazy()} do
-  for name in _G.pairs(names) do
+  for name in pairs(names) do
     if names ~= core.methods then other.luminary[name] = nil end
     if rawget(core.methods, name) then other.tensors[name] = nil end
   end

@@ -305,7 +305,7 @@ end
 --- Returns the line "See also: …" with other matches of a query, or nil. `but`: the set of entries already shown.
 function search.see_also(query, but)
   local names, shown = {}, {}
-  for each in _G.pairs(but) do shown[entry.main(each)] = true end
+  for each in pairs(but) do shown[entry.main(each)] = true end
   for _, each in ipairs(search.find(query, 2)) do
     if not shown[each] then names[#names + 1] = each.path end
   end

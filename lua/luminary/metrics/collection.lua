@@ -11,7 +11,7 @@ Collection.__hint = "its metrics are in the table collection.metrics"
 Collection.init = signature.of([[MetricCollection(metrics: list, {prefix = "", postfix = ""})]],
   function(self, metrics, opts)
   self.metrics, self.prefix, self.postfix = {}, opts.prefix, opts.postfix
-  for key, metric in _G.pairs(metrics) do
+  for key, metric in pairs(metrics) do
     local name = type(key) == "string" and key or options.record(metric) and metric.__name
     if not (name and options.record(metric) and class.is(metric, Metric)) then
       options.must_be("MetricCollection", ("metrics[%s]"):format(options.describe(key)), "a metric", metric)
@@ -56,14 +56,14 @@ end
 --- Returns the states of each metric, by name, for a checkpoint.
 function Collection:state_dict()
   local out = {}
-  for name, metric in _G.pairs(self.metrics) do out[name] = metric:state_dict() end
+  for name, metric in pairs(self.metrics) do out[name] = metric:state_dict() end
   return out
 end
 
 --- Sets the states to those of a state_dict.
 function Collection:load_state_dict(state)
   options.arg("MetricCollection:load_state_dict", "state", state, "table")
-  for name, metric in _G.pairs(self.metrics) do metric:load_state_dict(state[name]) end
+  for name, metric in pairs(self.metrics) do metric:load_state_dict(state[name]) end
 end
 
 function Collection:repr() return ("MetricCollection(%s)"):format(table.concat(self.names, ", ")) end

@@ -25,12 +25,12 @@ local merge = {
 
 local function states_of(self)
   local states = {}
-  for name in _G.pairs(self.reductions) do states[name] = self[name] end
+  for name in pairs(self.reductions) do states[name] = self[name] end
   return states
 end
 
 local function set_states(self, states)
-  for name in _G.pairs(self.reductions) do
+  for name in pairs(self.reductions) do
     local state = states[name]
     self[name] = state
     if type(state) == "table" then
@@ -47,13 +47,13 @@ local function moved(state, device)
 end
 
 local function set_defaults(self)
-  for name, default in _G.pairs(self.defaults) do self[name] = fresh(default, self.device) end
+  for name, default in pairs(self.defaults) do self[name] = fresh(default, self.device) end
 end
 
 local function move(self, device)
   if device == self.device then return end
   self.device = device
-  for name in _G.pairs(self.reductions) do self[name] = moved(self[name], device) end
+  for name in pairs(self.reductions) do self[name] = moved(self[name], device) end
   set_states(self, states_of(self))
 end
 
@@ -118,10 +118,10 @@ end
 -- Calls f(self, …) with other states, and restores the previous ones, also after an error.
 local function with_states(self, states, f, ...)
   local before = states_of(self)
-  for name in _G.pairs(self.reductions) do self[name] = states[name] end
+  for name in pairs(self.reductions) do self[name] = states[name] end
   local ok, result = pcall(core.no_grad, f, self, ...)
   local after = states_of(self)
-  for name in _G.pairs(self.reductions) do self[name] = before[name] end
+  for name in pairs(self.reductions) do self[name] = before[name] end
   if not ok then error(result, 0) end
   return result, after
 end
@@ -153,11 +153,11 @@ local function wrap(object)
     check_self(self, object, "forward")
     move(self, device_of(...) or self.device)
     local zero = {}
-    for name, default in _G.pairs(self.defaults) do zero[name] = fresh(default, self.device) end
+    for name, default in pairs(self.defaults) do zero[name] = fresh(default, self.device) end
     local _, batch = with_states(self, zero, update, ...)
     local value = with_states(self, batch, compute)
     core.no_grad(function()
-      for name, reduction in _G.pairs(self.reductions) do self[name] = merge[reduction](self[name], batch[name]) end
+      for name, reduction in pairs(self.reductions) do self[name] = merge[reduction](self[name], batch[name]) end
     end)
     self.update_count = self.update_count + 1
     set_states(self, states_of(self))
@@ -229,7 +229,7 @@ end
 --- Returns the states as a table, for a checkpoint.
 function Metric:state_dict()
   local out = {update_count = self.update_count}
-  for name, state in _G.pairs(states_of(self)) do
+  for name, state in pairs(states_of(self)) do
     if type(state) == "table" then state = state[1] and ops.cat(state, 1) or {} end
     out[name] = core.is_tensor(state) and state:clone() or state
   end
@@ -270,7 +270,7 @@ local function define(name, how)
   new.init = signature.fields(("%s(%s{%s%s})"):format(name, required, rest, common), function(self)
     prepare(self)
     if how.make then how.make(self) end
-    for state, sizes in _G.pairs(how.states and how.states(self) or {}) do
+    for state, sizes in pairs(how.states and how.states(self) or {}) do
       self:add_state(state, ops.zeros(sizes, {dtype = "float64"}))
     end
   end)

@@ -49,11 +49,11 @@ local function compare(line, references, longest, hits, all)
     local words = words_of(reference)
     if not target_length or math.abs(#words - #pred) < math.abs(target_length - #pred) then target_length = #words end
     for n, of_length in ipairs(ngrams_of(words, longest)) do
-      for text, count in _G.pairs(of_length) do best[n][text] = math.max(best[n][text] or 0, count) end
+      for text, count in pairs(of_length) do best[n][text] = math.max(best[n][text] or 0, count) end
     end
   end
   for n, of_length in ipairs(ngrams_of(pred, longest)) do
-    for text, count in _G.pairs(of_length) do
+    for text, count in pairs(of_length) do
       hits[n], all[n] = hits[n] + math.min(count, best[n][text] or 0), all[n] + count
     end
   end

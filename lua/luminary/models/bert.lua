@@ -235,7 +235,7 @@ local function also(json, out, given, path)
   out.labels = common.labels("bert", path, json)
   out.num_labels = out.labels and #out.labels or json.num_labels
   if type(out.pad_token_id) == "number" then out.pad_token_id = out.pad_token_id + 1 end
-  for ours, name in _G.pairs(family.distilled and of_distilbert or {}) do out[ours] = json[name] end
+  for ours, name in pairs(family.distilled and of_distilbert or {}) do out[ours] = json[name] end
   if family.distilled and out.head == "sequence_classification" then
     out.classifier_dropout = json.seq_classif_dropout or 0.2
   end

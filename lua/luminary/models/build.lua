@@ -17,11 +17,11 @@ local loading = {
   strict = {"boolean", true}, ignore_mismatched_sizes = {"boolean", false}, rename = changes.options.rename,
 }
 local all = {weights = {"any"}, device = changes.options.device, dtype = changes.options.dtype}
-for name, row in _G.pairs(loading) do all[name] = row end
+for name, row in pairs(loading) do all[name] = row end
 
 -- Removes the nulls of a JSON object, also in nested ones. Returns it.
 local function without_nulls(t)
-  for name, value in _G.pairs(t) do
+  for name, value in pairs(t) do
     if value == NULL then t[name] = nil elseif type(value) == "table" then without_nulls(value) end
   end
   return t
@@ -47,17 +47,17 @@ local function from_config(who, config, path, reads, spec, opts)
     fail("%s: '%s' has model_type '%s', expected '%s'", who, path, generation_config.shown(kind),
       table.concat(options.sorted_keys(reads.kinds), "' or '"))
   end
-  for name, only in _G.pairs(reads.only or {}) do
+  for name, only in pairs(reads.only or {}) do
     if config[name] ~= nil and config[name] ~= only then
       fail("%s: '%s' has %s = %s; only %s is supported", who, path, name, generation_config.shown(config[name]),
         tostring(only))
     end
   end
   local out = {}
-  for name in _G.pairs(spec) do out[name] = config[name] end
+  for name in pairs(spec) do out[name] = config[name] end
   out.model_type = spec.model_type and kind or nil
   if reads.also then reads.also(config, out, opts, path) end
-  for name, value in _G.pairs(reads.kinds[kind] or {}) do
+  for name, value in pairs(reads.kinds[kind] or {}) do
     if spec[name] and out[name] == nil then out[name] = value end
   end
   return out
@@ -94,7 +94,7 @@ end
 -- of load_state_dict; nil if there are none.
 local function unsaid_sizes(spec, from_file, why)
   local list = {}
-  for name, row in _G.pairs(spec) do
+  for name, row in pairs(spec) do
     local default = row[1] == "count" and from_file[name] == nil and row[2]
     if default and why:find(("%%[[%%d, ]*%%f[%%d]%d%%f[%%D][%%d, ]*%%] in the model"):format(default)) then
       list[#list + 1] = ("%s (by default %d)"):format(name, default)
@@ -106,7 +106,7 @@ end
 
 -- Rejects sizes that no network has: they are slips, and would run for hours or end in errors about memory.
 local function check_sizes(who, spec, given)
-  for name, row in _G.pairs(spec) do
+  for name, row in pairs(spec) do
     local most = name:find "layer" and 10000 or 2 ^ 31 - 1
     if row[1] == "count" and given[name] and given[name] > most then
       options.must_be(who, name, ("at most %.0f"):format(most), given[name])
@@ -129,7 +129,7 @@ end
 -- Returns "; the largest size is n_embd = 1048576" for the largest of the options that are sizes.
 local function largest_size(spec, given)
   local largest
-  for name, row in _G.pairs(spec) do
+  for name, row in pairs(spec) do
     local size = row[1] == "count" and given[name]
     if size and (not largest or size > given[largest]) then largest = name end
   end
@@ -147,7 +147,7 @@ end
 -- Returns the number of tensors in a table and its nested tables, and their bytes.
 local function held_by(weights)
   local n, bytes = 0, 0
-  for _, v in _G.pairs(weights) do
+  for _, v in pairs(weights) do
     if core.is_tensor(v) then
       n, bytes = n + 1, bytes + v:numel() * v:element_size()
     elseif options.is_plain(v) then
@@ -160,7 +160,7 @@ end
 
 -- Rejects a config.json with more layers than there are tensors: each layer has some, and making them would take long.
 local function check_layers(who, spec, from_file, n)
-  for name, row in _G.pairs(spec) do
+  for name, row in pairs(spec) do
     if row[1] == "count" and name:find "layer" and from_file[name] and from_file[name] > n then
       options.must_be(who, name, ("at most %d, the number of tensors in the weights"):format(n), from_file[name],
         "pass {strict = false} to load weights that lack tensors")
@@ -202,7 +202,7 @@ end
 --- have all parameters, and nothing is allocated before they are known to fit.
 return function(who, opts, spec, make, first, reads)
   local rows = lists.copy(spec)
-  for name, row in _G.pairs(all) do rows[name] = row end
+  for name, row in pairs(all) do rows[name] = row end
   if type(opts) == "string" then
     fail("%s: options must be in a table: {weights = %q} reads a local file or folder; nothing is downloaded", who,
       truncate_text(opts, 200))
@@ -228,15 +228,15 @@ return function(who, opts, spec, make, first, reads)
   end
   if config then
     from_file = from_config(who, config, path, reads, spec, given)
-    for name, value in _G.pairs(opts) do from_file[name] = value end
+    for name, value in pairs(opts) do from_file[name] = value end
     given = options.check(who, from_file, rows, first)
   end
   check_sizes(who, spec, given)
   local ends, generation
   if config and reads.generates then ends, generation = generation_of(who, source, config, path, given.vocab_size) end
   local own, how, device = {}, {}, given.device
-  for name in _G.pairs(spec) do own[name] = given[name] end
-  for name in _G.pairs(loading) do how[name] = given[name] end
+  for name in pairs(spec) do own[name] = given[name] end
+  for name in pairs(loading) do how[name] = given[name] end
   if weights == nil and (how.rename or given.dtype == "auto") then
     fail("%s: %s requires weights", who, how.rename and "rename" or 'dtype = "auto"')
   end

@@ -87,7 +87,7 @@ end
 function common.labels(who, path, config)
   if config.id2label == nil then return nil end
   local labels, n = {}, 0
-  for id, name in _G.pairs(type(config.id2label) == "table" and config.id2label or {}) do
+  for id, name in pairs(type(config.id2label) == "table" and config.id2label or {}) do
     n = n + 1
     labels[(tonumber(id) or -1) + 1] = tostring(name)
   end
@@ -102,14 +102,14 @@ end
 function common.rename(dict, rules)
   local new = changes.renamed("load_state_dict", dict, rules)
   for _, key in ipairs(options.sorted_keys(dict)) do dict[key] = new[key] end
-  for key, value in _G.pairs(new) do dict[key] = value end
+  for key, value in pairs(new) do dict[key] = value end
 end
 
 --- Returns the maker of a family's models, with the options of spec, the family's defaults and model_type; for make,
 --- first and reads see build.lua.
 function common.maker(name, spec, model_type, defaults, make, first, reads)
   local own = {}
-  for key, row in _G.pairs(spec) do own[key] = defaults[key] ~= nil and {row[1], defaults[key]} or row end
+  for key, row in pairs(spec) do own[key] = defaults[key] ~= nil and {row[1], defaults[key]} or row end
   own.model_type = {spec.model_type[1], model_type}
   return function(opts) return build(name, opts, own, make, first, reads) end
 end
@@ -193,7 +193,7 @@ end
 function common.parallel_plan(who, opts, plan, sequence)
   local o = options.check(who .. ":parallel_plan", opts, {sequence = {"boolean", false}, gather = {"boolean", false}})
   if o.gather then plan.lm_head = {style = "vocabulary", output = "replicated"} end
-  for name, style in _G.pairs(o.sequence and sequence or {}) do plan[name] = style end
+  for name, style in pairs(o.sequence and sequence or {}) do plan[name] = style end
   return plan
 end
 

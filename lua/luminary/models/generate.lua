@@ -45,7 +45,7 @@ local spec = {
   tokenizer = {"any"}, attention_mask = {"tensor"}, streamer = {"callable"}, on_text = {"callable"},
   generator = {"generator"},
 }
-for name, row in _G.pairs(generation_config.options) do spec[name] = row end
+for name, row in pairs(generation_config.options) do spec[name] = row end
 
 -- Returns v, a value or a list, as a list whose entries are checked.
 local function list_of(who, name, v, kind)
@@ -63,7 +63,7 @@ end
 local function read_options(who, net, opts)
   local o = options.check(who, opts, spec, "max_new_tokens")
   o.given, o.from_file = options.is_plain(opts) and opts or {}, generation_config.of(who, net)
-  for name, value in _G.pairs(o.from_file) do
+  for name, value in pairs(o.from_file) do
     if o.given[name] == nil then o[name] = value end
   end
   for _, name in ipairs {"temperature", "top_k", "top_p", "min_p"} do
@@ -106,7 +106,7 @@ local function read_options(who, net, opts)
         if token > n then options.must_be(who, "a token of bad_words_ids", "from 1 to " .. n, token) end
       end
     end
-    for name, token in _G.pairs(from_file) do
+    for name, token in pairs(from_file) do
       if token > n then options.must_be(who, name, "from 1 to " .. n, token) end
     end
   end

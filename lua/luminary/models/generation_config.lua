@@ -85,7 +85,7 @@ function generation_config.read(who, path, json)
     if not is_neutral(json[name]) then left_out[#left_out + 1] = name end
   end
   local function take(rows)
-    for name, row in _G.pairs(rows) do
+    for name, row in pairs(rows) do
       local value = json[name]
       if name:find "_token_id$" then
         out[name] = generation_config.tokens(who, path, name, value)
@@ -107,7 +107,7 @@ end
 --- Returns the options in net.generation_config, checked; {} if it is nil.
 function generation_config.of(who, net)
   local config, out = type(net) ~= "function" and net.generation_config or nil, {}
-  for name, value in _G.pairs(config and options.arg(who, "net.generation_config", config, "table") or {}) do
+  for name, value in pairs(config and options.arg(who, "net.generation_config", config, "table") or {}) do
     local row = generation_config.options[name] or lengths[name]
     if not row then
       options.unknown(who .. ": net.generation_config", name, options.sorted_keys(generation_config.options))

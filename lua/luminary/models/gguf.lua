@@ -79,7 +79,7 @@ end
 -- Returns the weights under Hugging Face's names and in its layout, by the architecture `of`; other names stay.
 local function renamed(tensors, of, config)
   local out = {}
-  for name, t in _G.pairs(tensors) do
+  for name, t in pairs(tensors) do
     local layer, kind, what = name:match "^blk%.(%d+)%.([%w_]+)%.(%w+)$"
     if not layer then kind, what = name:match "^([%w_]+)%.(%w+)$" end
     local own, change = of.names[kind], of.changes[kind]
@@ -98,8 +98,8 @@ function gguf.read(who, path, file)
   local of = architectures[config.model_type]
   if not of then return config, nil end
   local function value(key) return metadata[config.model_type .. "." .. key] end
-  for key, name in _G.pairs(of.sizes) do config[name] = value(key) end
-  for name, t in _G.pairs(file.tensors) do rest[name] = t end
+  for key, name in pairs(of.sizes) do config[name] = value(key) end
+  for name, t in pairs(file.tensors) do rest[name] = t end
   local embedding, output = rest["token_embd.weight"], rest["output.weight"]
   if embedding then config.vocab_size = embedding.shape[1] end
   config.tie_word_embeddings = output == nil or embedding ~= nil and output.dtype == embedding.dtype

@@ -15,7 +15,7 @@ local list_of, models, classes = nn.Sequential, {}, {}
 -- Defines models[name], which returns make(options). rates: options that are probabilities, with their defaults.
 local function define(name, rates, make)
   local spec = {}
-  for key, rate in _G.pairs(rates) do spec[key] = {key == "layer_scale" and "number" or "probability", rate} end
+  for key, rate in pairs(rates) do spec[key] = {key == "layer_scale" and "number" or "probability", rate} end
   --- Constructs the network of that name for images, with torchvision's names of parameters.
   models[name] = function(opts) return common.build(name, opts, spec, make) end
 end

@@ -34,7 +34,7 @@ local families = {
   gemma = {gemma = true, rms_norm_eps = 1e-6, tie_word_embeddings = true, hidden_act = "gelu_pytorch_tanh",
     head_dim = 256, num_hidden_layers = 28, num_attention_heads = 16, 256000, 3072, 24576, 8192},
 }
-for _, family in _G.pairs(families) do
+for _, family in pairs(families) do
   for i, name in ipairs(sizes) do family[name] = family[i] end
 end
 
@@ -191,7 +191,7 @@ function Llama:parallel_plan(opts)
       column[name] = 1
     end
   end
-  for name, parts in _G.pairs(column) do
+  for name, parts in pairs(column) do
     plan[layer .. name] = {style = "column", parts = parts, unit = name:find "attn" and dim or 1}
   end
   if families[config.model_type].qk_norm then
@@ -281,7 +281,7 @@ local spec = {
 -- of a head that rotate, and max_positions.
 local function resolve_positions(config)
   local given, scaling, most = config.rope_parameters or {}, {}, config.max_position_embeddings
-  for name, value in _G.pairs(config.rope_scaling or given) do scaling[name] = value end
+  for name, value in pairs(config.rope_scaling or given) do scaling[name] = value end
   config.rope_theta = config.rope_theta or given.rope_theta or 10000
   local share = given.partial_rotary_factor or config.partial_rotary_factor or 1
   if options.arg("llama", "partial_rotary_factor", share, "positive") > 1 then

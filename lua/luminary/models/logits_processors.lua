@@ -83,7 +83,7 @@ function logits_processors.allowed(scores, ids, rows, count, o, mask)
   scores = without_words(scores, rows, o)
   if count < o.min_new_tokens then
     local ends = {}
-    for token in _G.pairs(o.ends) do ends[#ends + 1] = token <= vocabulary and token or nil end
+    for token in pairs(o.ends) do ends[#ends + 1] = token <= vocabulary and token or nil end
     local indices = core.tensor(ends, {dtype = "int64", device = scores.device})
     if #ends > 0 then scores = scores:index_fill(2, indices, -math.huge) end
   end
@@ -147,7 +147,7 @@ end
 --- Returns the number of candidates of a beam: all ends may be the likeliest, and one more token must be among them.
 function logits_processors.choices(o)
   local ends = 0
-  for _ in _G.pairs(o.ends) do ends = ends + 1 end
+  for _ in pairs(o.ends) do ends = ends + 1 end
   return math.max(2, 1 + ends)
 end
 

@@ -26,7 +26,7 @@ local spec = {
 }
 
 local function with(rows)
-  for name, row in _G.pairs(spec) do rows[name] = row end
+  for name, row in pairs(spec) do rows[name] = row end
   return rows
 end
 

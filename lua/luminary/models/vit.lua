@@ -72,7 +72,7 @@ local theirs = {
 local function rename(_net, dict)
   common.rename(dict, {{"%.mlp%.linear_1%.", ".mlp.0."}, {"%.mlp%.linear_2%.", ".mlp.3."}})
   local from_there = false
-  for key in _G.pairs(dict) do from_there = from_there or key:find "embeddings%.cls_token$" end
+  for key in pairs(dict) do from_there = from_there or key:find "embeddings%.cls_token$" end
   if not from_there then return end
   common.rename(dict, theirs)
   for _, query in ipairs(options.sorted_keys(dict, function(key) return key:find "%.attention%.q%.weight$" end)) do

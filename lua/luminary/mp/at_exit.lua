@@ -11,7 +11,7 @@ local sentinel, deadline
 
 local function newest()
   local found
-  for object, number in _G.pairs(unfinished) do
+  for object, number in pairs(unfinished) do
     if not found or number > unfinished[found] then found = object end
   end
   return found

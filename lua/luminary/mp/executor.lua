@@ -375,7 +375,7 @@ end
 
 --- Reads the answers that have come.
 function Executor:read()
-  for _, worker in _G.pairs(self.workers) do
+  for _, worker in pairs(self.workers) do
     if read_answers(self, worker) and core.mp_ended(worker.handle) and read_answers(self, worker) then
       drop_dead(self, worker)
     end
@@ -385,7 +385,7 @@ end
 --- Waits until an answer comes, `seconds` at most.
 function Executor:wait(seconds)
   local waiting = {}
-  for _, worker in _G.pairs(self.workers) do
+  for _, worker in pairs(self.workers) do
     if worker.first <= worker.last then waiting[#waiting + 1] = worker end
   end
   if #waiting > 0 then Worker.wait(waiting, seconds) end
@@ -421,7 +421,7 @@ function Executor:close(seconds)
       self:read()
     end
     local workers = {}
-    for _, worker in _G.pairs(self.workers) do workers[#workers + 1] = worker end
+    for _, worker in pairs(self.workers) do workers[#workers + 1] = worker end
     Worker.stop(workers, seconds and 0.1 or 1)
   end
   self.workers = {}
@@ -442,7 +442,7 @@ function Executor.poll(seconds)
     for _, executor in ipairs(lists.copy(busy)) do
       if executor.process == core.process_id() then
         executor:advance()
-        for _, worker in _G.pairs(executor.workers) do
+        for _, worker in pairs(executor.workers) do
           if worker.first <= worker.last then waiting[#waiting + 1] = worker end
         end
       end

@@ -40,7 +40,7 @@ local function is_plain(env, depth)
   local meta = debug.getmetatable(env)
   if meta == nil then return true end
   if type(meta) ~= "table" or depth > 100 then return false end
-  for key, value in _G.next, meta do
+  for key, value in next, meta do
     if key ~= "__index" or type(value) ~= "table" then return false end
   end
   return meta.__index == _G or is_plain(meta.__index, depth + 1)

@@ -45,7 +45,7 @@ local function stands_for_code(t)
   if metatable and rawget(metatable, "instance") then return true end
   if metatable and (rawget(metatable, "values") or not rawget(metatable, "__call")) then return false end
   if rawget(t, "__index") then return true end
-  for _, v in _G.next, t do
+  for _, v in next, t do
     if type(v) == "function" then return true end
   end
   return false
@@ -53,7 +53,7 @@ end
 
 local function string_keys(t)
   local keys = {}
-  for key in _G.next, t do
+  for key in next, t do
     if type(key) == "string" then keys[#keys + 1] = key end
   end
   return keys
@@ -112,7 +112,7 @@ local function scan_modules()
     local entry = found[value]
     at = at + 1
     if value == _G then
-      for name in _G.pairs(globals) do
+      for name in pairs(globals) do
         if is_c_function(value[name]) then consider(value[name], value, name) end
       end
     elseif type(value) == "table" then
@@ -137,7 +137,7 @@ end
 -- Returns true for plain data, which has no name; a module never is.
 local function is_data(value)
   if type(value) ~= "table" or debug.getmetatable(value) or stands_for_code(value) then return false end
-  for _, module in _G.pairs(package.loaded) do
+  for _, module in _G.pairs(package.loaded) do -- see load_module.lua
     if module == value then return false end
   end
   return value ~= package.loaded and value ~= package.preload
@@ -152,7 +152,7 @@ local function name_in_file(value)
     if source:find((name:gsub("%.", "/")), 1, true) and file_of(name) == source then
       may_have_one = true
       local module = package.loaded[name]
-      for key, field in _G.next, type(module) == "table" and module or {} do
+      for key, field in next, type(module) == "table" and module or {} do
         if field == value and type(key) == "string" then return {name, "field", key} end
       end
     end

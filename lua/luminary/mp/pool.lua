@@ -126,7 +126,7 @@ end
 
 local function break_down(self, why)
   self.broken = why
-  for id in _G.pairs(self.tasks) do
+  for id in pairs(self.tasks) do
     resolve_task(self, id, function() return {problem = {message = why, traceback = ""}} end)
   end
 end

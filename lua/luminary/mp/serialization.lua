@@ -167,7 +167,7 @@ function Encoder:table_body(t, out)
   while rawget(t, n + 1) ~= nil do n = n + 1 end
   out[#out + 1] = n .. ";"
   for i = 1, n do out[#out + 1] = self:value(rawget(t, i), t, "field", i) end
-  for key, value in _G.next, t do
+  for key, value in next, t do
     if not (type(key) == "number" and key >= 1 and key <= n and key % 1 == 0) then
       out[#out + 1] = self:value(key, t, "key", key)
       out[#out + 1] = self:value(value, t, "field", key)

@@ -51,7 +51,7 @@ function Worker.check_args(who, args, remedy)
   if not options.is_plain(args) then
     fail("%s must be a plain list, got %s; write %s", who, options.describe(args), remedy)
   end
-  for key in _G.pairs(args) do
+  for key in pairs(args) do
     if type(key) ~= "number" and key ~= "n" then
       fail("%s must be a plain list, but has a field '%s'; write %s", who, tostring(key), remedy)
     end
@@ -95,7 +95,7 @@ function Worker.start(who, spec)
     self.handle, self.channel = core.mp_thread(chunk("LM_CHANNEL", true), spec.nice or 0)
   else
     local changes = {}
-    for name, value in _G.pairs(environment) do changes[#changes + 1] = value and name .. "=" .. value or name end
+    for name, value in pairs(environment) do changes[#changes + 1] = value and name .. "=" .. value or name end
     if spec.threads then changes[#changes + 1] = "OMP_NUM_THREADS=" .. spec.threads end
     local arguments = {"-e", chunk("3", false) .. "; os.exit(code, true)"}
     self.handle, self.channel = core.mp_process(interpreter(who), arguments, changes)

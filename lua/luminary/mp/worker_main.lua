@@ -26,7 +26,7 @@ end
 
 -- Sets a thread's own environment variables, arguments and exit; those of the C library are the process's.
 local function prepare_thread(boot)
-  for name, value in _G.pairs(boot.environment) do core.setenv(name, value or nil) end
+  for name, value in pairs(boot.environment) do core.setenv(name, value or nil) end
   if boot.threads then core.set_num_threads(boot.threads) end
   if boot.own_streams then core.streams_own() end
   os.getenv = function(name) return core.getenv(name) end -- luacheck: ignore

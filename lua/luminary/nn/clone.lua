@@ -17,7 +17,7 @@ end
 local function copy_table(t, copies)
   local new = {}
   copies[t] = new
-  for key, value in _G.pairs(t) do new[copy_of(key, copies)] = copy_of(value, copies) end
+  for key, value in pairs(t) do new[copy_of(key, copies)] = copy_of(value, copies) end
   return new
 end
 

@@ -18,7 +18,7 @@ local function from_pretrained(class, weight, opts)
   local who = class.__name .. ".from_pretrained"
   shapes.check(who, "weight", options.arg(who, "weight", weight, "tensor"), {"num_embeddings", "embedding_dim"})
   local own = {}
-  for name, value in _G.pairs(opts or {}) do own[name] = value end
+  for name, value in pairs(opts or {}) do own[name] = value end
   local freeze = own.freeze == nil or options.arg(who, "freeze", own.freeze, "boolean")
   own.freeze, own._weight = nil, weight
   local new = class(weight.shape[1], weight.shape[2], own)

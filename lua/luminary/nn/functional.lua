@@ -139,7 +139,7 @@ F.gumbel_softmax = signature.of([[gumbel_softmax(logits: tensor, {tau = 1, hard 
   return ops.scatter(ops.zeros_like(soft), opts.dim, index, 1) - soft:detach() + soft
 end)
 
-for name, f in _G.pairs(require "luminary.nn.functional.pytorch_order") do F[name] = f end
+for name, f in pairs(require "luminary.nn.functional.pytorch_order") do F[name] = f end
 
 return options.strict("nn.functional", F, options.at_first_use {
   ["tensor.products"] = "pdist",

@@ -8,7 +8,7 @@ return function(net, training, f, ...)
   local modes = {}
   for _, module in ipairs(net:modules()) do modes[module] = module.training end
   return options.restoring(function()
-    for module, mode in _G.pairs(modes) do records.of(module).values.training = mode end
+    for module, mode in pairs(modes) do records.of(module).values.training = mode end
   end, function(...)
     net:train(training)
     return core.no_grad(f, ...)

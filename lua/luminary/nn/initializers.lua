@@ -81,7 +81,7 @@ local rules = {
 --- nn.init.kaiming_uniform_(…): Fills the tensor with values of He's uniform distribution.
 --- nn.init.kaiming_normal_(…): Fills the tensor with values of He's normal distribution.
 
-for name, rule in _G.pairs(rules) do
+for name, rule in pairs(rules) do
   local function define(who, draw)
     init[who] = signature.of(("%s(t, {%s, generator: generator})"):format(who, rule.rows), function(t, opts)
       local fan_in, fan_out = fans(who, t)

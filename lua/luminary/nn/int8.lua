@@ -92,8 +92,8 @@ int8.quantize = signature.of("quantize(net: module)", function(net)
   end
   return core.no_grad(function()
     local new = walk(net)
-    for module, others in _G.pairs(changes) do records.replace_children(module, others) end
-    for old, other in _G.pairs(replaced) do
+    for module, others in pairs(changes) do records.replace_children(module, others) end
+    for old, other in pairs(replaced) do
       for _, kind in ipairs(old ~= other and hooks or {}) do records.of(other)[kind] = records.of(old)[kind] end
     end
     return new

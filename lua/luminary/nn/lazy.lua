@@ -28,7 +28,7 @@ local function fill(self, filled)
   each_tensor(filled, function(name, value)
     core.no_grad(function() self[name].data = value:detach():to(self[name].device, self[name].dtype) end)
   end)
-  for name, value in _G.pairs(records.of(filled).values) do
+  for name, value in pairs(records.of(filled).values) do
     if not core.is_tensor(value) and name ~= "training" then self[name] = value end
   end
   self.given, self.per_channel = nil, nil

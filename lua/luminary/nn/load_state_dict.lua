@@ -9,7 +9,7 @@ local fail, is_plain = options.fail, options.is_plain
 -- Removes names that wrappers add: torch.compile's "_orig_mod." anywhere, and up to 20 leading "module.".
 local function without_prefix(dict, own, depth)
   local bare, wrapped = {}, next(dict) ~= nil
-  for key, value in _G.pairs(dict) do
+  for key, value in pairs(dict) do
     if type(key) ~= "string" then return dict end
     local name = own[key] and key or ("." .. key):gsub("%._orig_mod%f[.]", ""):sub(2)
     if bare[name] ~= nil then return dict end
@@ -17,7 +17,7 @@ local function without_prefix(dict, own, depth)
   end
   if not wrapped or depth == 20 then return bare end
   local inner = {}
-  for name, value in _G.pairs(bare) do inner[name:sub(8)] = value end
+  for name, value in pairs(bare) do inner[name:sub(8)] = value end
   return without_prefix(inner, own, depth + 1)
 end
 
@@ -109,17 +109,17 @@ local function named_as(self, own, dict, rename, run_hooks, adapt)
   end
   local names, copy = {}, {}
   dict = without_prefix(changes.renamed("load_state_dict", dict, rename), own, 0)
-  for key, value in _G.pairs(dict) do copy[tostring(key)] = value end -- dict may be a list; hooks read names
+  for key, value in pairs(dict) do copy[tostring(key)] = value end -- dict may be a list; hooks read names
   run_hooks("load_pre_hooks", copy)
   local old = adapt(copy)
   local found
-  for key in _G.pairs(copy) do
+  for key in pairs(copy) do
     names[#names + 1] = not own[key] and tostring(key) or nil
     found = found or own[key]
   end
   table.sort(names)
   local first = next(own)
-  for key, value in _G.pairs(found and {} or copy) do -- a checkpoint that contains the state_dict
+  for key, value in pairs(found and {} or copy) do -- a checkpoint that contains the state_dict
     if first and is_plain(value) and value[first] then
       fail("load_state_dict: for %s: no key matches, but '%s' is a table whose keys do; pass that table", self.__name,
         printable_name(tostring(key), 200))
@@ -138,7 +138,7 @@ local function copy(self, own, dict, skipped, opts)
   local dtype, device = changes.dtype("load_state_dict", opts.dtype), opts.device
   if dtype or device then self:to {dtype = dtype, device = device} end
   core.no_grad(function()
-    for name, value in _G.pairs(dict) do
+    for name, value in pairs(dict) do
       local t = own[name]
       if t and not skipped[name] and opts.assign then
         take_over(t, changes.converted(value, dtype, device))

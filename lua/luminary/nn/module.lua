@@ -197,9 +197,9 @@ end
 -- Warns of modules and parameters that are only in a plain table of a module: they compute, but are not trained, saved,
 -- moved or averaged.
 local function warn_of_hidden(modules, params)
-  for module in _G.pairs(modules) do
-    for name, value in _G.pairs(record_of(module).values) do
-      for key, v in _G.pairs(is_plain(value) and value or {}) do
+  for module in pairs(modules) do
+    for name, value in pairs(record_of(module).values) do
+      for key, v in pairs(is_plain(value) and value or {}) do
         if is_module(v) and not modules[v] or core.is_tensor(v) and parameter.is(v) and not params[v] then
           core.warn(("%s: %s[%s] is in a plain table, so that parameters(), state_dict() and to() skip it; "
             .. "%s"):format(module.__name, tostring(name), tostring(key),

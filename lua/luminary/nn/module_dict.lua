@@ -23,7 +23,7 @@ local function entries_of(who, given)
     list[i] = pair
   end
   if #list == 0 then
-    for name in _G.pairs(given) do
+    for name in pairs(given) do
       if type(name) ~= "string" then options.must_be(who, "a name", "a string", name) end
     end
     for i, name in ipairs(options.sorted_keys(given)) do list[i] = {name, given[name]} end

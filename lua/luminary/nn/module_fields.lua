@@ -95,7 +95,7 @@ local function set_children(self, record, list)
     if kind[names[i]] ~= "child" or values[names[i]] ~= child then check_acyclic(self, record, names[i], child) end
   end
   for _, name in ipairs(record.child) do values[name], kind[name] = nil, nil end
-  for key in _G.next, self do rawset(self, key, nil) end
+  for key in next, self do rawset(self, key, nil) end
   record.counted = #names
   for i, name in ipairs(names) do
     values[name], kind[name] = list[i], "child"
@@ -121,7 +121,7 @@ end
 -- Returns the modules in a container's list, in order and without holes.
 local function list_of(self, record)
   local keys, list = {}, {}
-  for key in _G.next, self do
+  for key in next, self do
     if type(key) ~= "number" then
       fail("%s: rawset set [%s], which the module does not register; assign it without rawset", record.class.__name,
         tostring(key))
@@ -142,7 +142,7 @@ function record_of(self)
   local record = getmetatable(self)
   if not record.class.numbered then return record end
   local child, values, unchanged = record.child, record.values, 0
-  for key, v in _G.next, self do
+  for key, v in next, self do
     local name = child[key]
     unchanged = name and values[name] == v and unchanged + 1 or 1 / 0
   end
@@ -307,9 +307,9 @@ local function twin_of(module, copies, copy)
   local source = record_of(module)
   local twin, record = blank(source.class, source.first_call or source.__call)
   copies[module] = twin
-  for key, value in _G.pairs(source.values) do record.values[key] = copy(value) end
+  for key, value in pairs(source.values) do record.values[key] = copy(value) end
   for _, part in ipairs {"kind", "param", "buffer", "child", "transient"} do
-    for key, value in _G.pairs(source[part]) do record[part][key] = value end
+    for key, value in pairs(source[part]) do record[part][key] = value end
   end
   for _, name in ipairs(hook_lists) do record[name] = source[name] end
   record.most_inputs = source.most_inputs
@@ -344,7 +344,7 @@ end
 -- Replaces children by modules of the same names.
 local function replace_children(self, modules)
   local record = record_of(self)
-  for name, module in _G.pairs(modules) do
+  for name, module in pairs(modules) do
     check_acyclic(self, record, name, module)
     record.values[name] = module
   end

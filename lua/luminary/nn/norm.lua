@@ -205,6 +205,6 @@ entry "CrossMapLRN2d(size: count, {alpha = 1e-4, beta = 0.75, k = 1})" {
   help = "Applies local response normalization over the channels of an input [N, C, H, W].",
 }
 
-for name, class in _G.pairs(layer.classes(list)) do norm[name] = class end
+for name, class in pairs(layer.classes(list)) do norm[name] = class end
 
 return norm

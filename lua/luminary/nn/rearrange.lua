@@ -38,7 +38,7 @@ local modes = {
 }
 local dims = {"dim", "2 dims", "3 dims"}
 
-for name, kind in _G.pairs(modes) do
+for name, kind in pairs(modes) do
   for n = 1, 3 do
     local constant = name == "Constant"
     rearranging(("%sPad%dd(padding: paddings(%d)%s)"):format(name, n, n, constant and ", value: number" or "")) {

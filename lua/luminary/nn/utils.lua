@@ -156,7 +156,7 @@ function utils.fuse_conv_bn_eval(conv, bn)
 end
 utils.fuse_linear_bn_eval, utils.fuse_linear_bn_weights = utils.fuse_conv_bn_eval, utils.fuse_conv_bn_weights
 
-for name, f in _G.pairs(require "luminary.nn.utils.norms") do utils[name] = f end
+for name, f in pairs(require "luminary.nn.utils.norms") do utils[name] = f end
 utils.parametrize = options.strict("nn.utils.parametrize", require "luminary.nn.utils.parametrize")
 --- nn.utils.parametrizations: Provides the parametrizations weight_norm, spectral_norm and orthogonal.
 utils.parametrizations = options.strict("nn.utils.parametrizations", {

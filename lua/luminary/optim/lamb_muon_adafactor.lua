@@ -58,7 +58,7 @@ function Whole:advance(group, params, states, count)
   for i, p in ipairs(params) do
     local state, g = states[i], wide(p.grad)
     p = p:detach()
-    for name, shape in _G.pairs(self:shapes(p)) do
+    for name, shape in pairs(self:shapes(p)) do
       state[name] = state[name]
         or shape == p.shape and ops.zeros_like(p) or ops.zeros(shape, {dtype = p.dtype, device = p.device})
     end

@@ -113,11 +113,11 @@ function Optimizer:add_param_group(given)
     options.expected(who, "a parameter group, a table with a list params", given)
   end
   local own = {}
-  for key, value in _G.pairs(given) do
+  for key, value in pairs(given) do
     if key ~= "params" then own[key] = value end
   end
   local group = options.check(who, own, self.spec)
-  for key in _G.pairs(self.spec) do
+  for key in pairs(self.spec) do
     if own[key] == nil then group[key] = self.defaults[key] end
   end
   self:check_group(group)
@@ -130,7 +130,7 @@ function Optimizer:add_param_group(given)
     seen[p] = true
     group.params[i] = p
   end
-  for p in _G.pairs(seen) do self.known[p] = true end
+  for p in pairs(seen) do self.known[p] = true end
   table.insert(self.param_groups, group)
   cast_groups[self] = core.cast_group(self:all_parameters())
 end
@@ -163,7 +163,7 @@ end
 --- Keeps states that `advance` made in an lm.scope when the scope ends.
 function Optimizer.keep_states(_self, states)
   for _, state in ipairs(states) do
-    for _, value in _G.pairs(state) do
+    for _, value in pairs(state) do
       if core.is_tensor(value) then core.keep(value) end
     end
   end
@@ -179,9 +179,9 @@ end
 -- Returns a function that raises an error once a replay of the captured step would not equal a step.
 local function captured(self, group, params, states)
   local was = {}
-  for key in _G.pairs(self.spec) do was[key] = text_of(group[key]) end
+  for key in pairs(self.spec) do was[key] = text_of(group[key]) end
   return function()
-    for key, value in _G.pairs(was) do
+    for key, value in pairs(was) do
       if text_of(group[key]) ~= value then
         fail("replay: %s's %s is %s but was %s at the capture; capture the graph again", self.__name, key,
           text_of(group[key]), value)
@@ -261,7 +261,7 @@ function Optimizer:state_dict()
       copy.params[i] = n
       if self.state[p] then
         dict.state[n] = {}
-        for key, value in _G.pairs(self.state[p]) do
+        for key, value in pairs(self.state[p]) do
           dict.state[n][key] = value
           if shards then shards.note_part(value, p) end
         end
@@ -277,7 +277,7 @@ end
 function Optimizer:share_memory()
   local list, names = {}, {}
   for n, p in ipairs(self:all_parameters()) do
-    for key, value in _G.pairs(self.state[p] or {}) do
+    for key, value in pairs(self.state[p] or {}) do
       if core.is_tensor(value) then
         list[#list + 1], names[#names + 1] = value, ("parameter %d's %s"):format(n, key)
       end
@@ -312,7 +312,7 @@ function Optimizer.state_shape(_self, p, _key) return p.shape end
 --- tensor of wrong sizes.
 function Optimizer:adopt_state(p, state, mine, refuse)
   local own, shards = {}, package.loaded["luminary.nn.parallel.shards"]
-  for key, value in _G.pairs(state) do
+  for key, value in pairs(state) do
     if shards then value = shards.own_rows(p, value) end
     if core.is_tensor(value) and value.ndim == 0 and (p.ndim > 0 or self.numbers[key]) then
       value = value:item() -- PyTorch stores numbers as 0-d tensors
@@ -356,7 +356,7 @@ function Optimizer:load_state_dict(dict, is_own)
         list and #list or "no list of them")
     end
     local own = {}
-    for key in _G.pairs(self.spec) do
+    for key in pairs(self.spec) do
       if key ~= "lr" or type(saved.lr) ~= "number" then own[key] = saved[key] end
     end
     groups[g] = options.check(who, own, self.spec)
@@ -400,7 +400,7 @@ function Optimizer:load_shards(next_shard)
   for shard in next_shard, params do
     if not is_plain(shard.state) then fail "load_shards: the saved state is no optimizer's" end
     dict = dict or {param_groups = shard.param_groups, state = {}}
-    for i, state in _G.pairs(shard.state) do
+    for i, state in pairs(shard.state) do
       local p, saved = params[i], is_plain(shard.shards) and shard.shards[i] or nil
       if p then dict.state[i] = add_state(dict.state[i], p, state, saved) end
     end

@@ -23,7 +23,7 @@ local takes = [[ZeroRedundancyOptimizer(params, {optimizer_class, process_group,
 local function divide(params, ...)
   local n, ours, theirs, all = select("#", ...), {}, {}, {...}
   if n > 0 and options.is_plain(all[n]) then
-    for key, value in _G.pairs(all[n]) do theirs[key] = value end
+    for key, value in pairs(all[n]) do theirs[key] = value end
     for _, row in ipairs(signature.parse(takes).rows) do ours[row[1]], theirs[row[1]] = theirs[row[1]], nil end
     all[n] = ours
   end
@@ -199,8 +199,8 @@ function Zero:consolidate_state_dict(to)
   local is_receiver = group.rank == receiver - 1
   if group.size == 1 then return end
   local own, full, tensors, entries = self:shard_state_dict(), {}, {}, {} -- entries: {n, key, value or shape, dtype}
-  for n, state in _G.pairs(own.state) do
-    for key, value in _G.pairs(state) do
+  for n, state in pairs(own.state) do
+    for key, value in pairs(state) do
       local t = core.is_tensor(value) and value or nil
       entries[#entries + 1] = {n = n, key = key, shape = t and t.shape, dtype = t and t.dtype, value = not t and value}
       tensors[#entries] = t
@@ -216,7 +216,7 @@ function Zero:consolidate_state_dict(to)
       states[e.n] = states[e.n] or {}
       states[e.n][e.key] = t and t:to "cpu" or e.value
     end
-    for n, state in _G.pairs(states) do
+    for n, state in pairs(states) do
       full[n] = shards().add_state(full[n], params[n], state, given.shards[n])
       self:keep_states {full[n]}
     end
@@ -238,7 +238,7 @@ function Zero:state_dict()
       .. "this on rank `to`", who, self.process_group.size)
   end
   dict.state = {}
-  for n, state in _G.pairs(self.full) do dict.state[n] = lists.copy(state) end
+  for n, state in pairs(self.full) do dict.state[n] = lists.copy(state) end
   return dict
 end
 

@@ -21,14 +21,14 @@ local PHASES = {wait = 0, warmup = 0, active = 1, ["repeat"] = 0, skip_first = 0
 -- Returns a schedule with all of its numbers.
 local function schedule_of(given)
   local schedule = {}
-  for name, n in _G.pairs(given) do
+  for name, n in pairs(given) do
     if not PHASES[name] then
       fail("profile: unknown option '%s' in schedule; it has wait, warmup, active, repeat and skip_first",
         tostring(name))
     end
     schedule[name] = options.arg("profile", "schedule." .. name, n, "natural")
   end
-  for name, default in _G.pairs(PHASES) do schedule[name] = schedule[name] or default end
+  for name, default in pairs(PHASES) do schedule[name] = schedule[name] or default end
   if schedule.active == 0 then options.must_be("profile", "schedule.active", "at least 1", 0) end
   return schedule
 end

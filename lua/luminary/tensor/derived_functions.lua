@@ -161,7 +161,7 @@ local type_names = {
   int16 = "Short", int8 = "Char", uint8 = "Byte", bool = "Bool",
 }
 local dtypes_of_types = {}
-for dtype, name in _G.pairs(type_names) do dtypes_of_types[name .. "Tensor"] = dtype end
+for dtype, name in pairs(type_names) do dtypes_of_types[name .. "Tensor"] = dtype end
 
 --- x:type([dtype]): Returns the name of the type of x in PyTorch, or x converted to a dtype or type.
 function derived.type(x, dtype)

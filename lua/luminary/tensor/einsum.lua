@@ -146,7 +146,7 @@ end
 -- Returns the set of the two terms' labels that the output (a set) or other terms also have.
 local function needed(a, b, counts, output)
   local wanted, own = {}, counted {a, b}
-  for label, n in _G.pairs(own) do
+  for label, n in pairs(own) do
     if output[label] or counts[label] > n then wanted[label] = true end
   end
   return wanted
@@ -179,7 +179,7 @@ local function best_pair(terms, output, sizes)
       elseif not best or cost < best then
         local set, labels = needed(terms[i], terms[j], counts, output), {}
         local rest = lists.filter(terms, function(term) return term ~= terms[i] and term ~= terms[j] end)
-        for label in _G.pairs(set) do labels[#labels + 1] = label end
+        for label in pairs(set) do labels[#labels + 1] = label end
         rest[#rest + 1] = {labels = labels, set = set}
         cost = cost + best_pair(rest, output, sizes)
       end
@@ -239,7 +239,7 @@ end
 local function implied(text)
   local counts, once = {}, {}
   for letter in text:gmatch "%a" do counts[letter] = (counts[letter] or 0) + 1 end
-  for letter, n in _G.pairs(counts) do
+  for letter, n in pairs(counts) do
     if n == 1 then once[#once + 1] = letter end
   end
   table.sort(once)

@@ -109,7 +109,7 @@ local function like(who, x, ...)
   local values, n = {...}, select("#", ...)
   local given, last = {dtype = x.dtype, device = x.device}, values[n]
   if type(last) == "table" and type(next(last)) == "string" then
-    for key, value in _G.pairs(last) do given[key] = value end
+    for key, value in pairs(last) do given[key] = value end
   else
     n = n + 1
   end
@@ -197,7 +197,7 @@ end
 return setmetatable(options.exact_all(methods), {rare = rare, __index = function(_, key)
   local known = {}
   for _, names in ipairs {methods, core.tensor_fields} do
-    for name in _G.pairs(names) do known[name] = true end
+    for name in pairs(names) do known[name] = true end
   end
   options.no_name("tensors", key, known)
 end})

@@ -19,7 +19,7 @@ end
 
 --- Adds the constructors to a library; device_of(name) returns their device at each call.
 local function add(library, device_of)
-  for name in _G.pairs(dtypes) do
+  for name in pairs(dtypes) do
     --- Returns a tensor of the dtype in its name, of given values or sizes.
     library[name] = function(...) return make(name, device_of(name), ...) end
   end

@@ -183,7 +183,7 @@ function model_files.for_encoding(json, kinds)
     end
   else
     local vocab = {}
-    for token, id in _G.pairs(model.vocab) do vocab[renamed(token)] = id end
+    for token, id in pairs(model.vocab) do vocab[renamed(token)] = id end
     model.vocab, model.unk_token = vocab, renamed(model.unk_token)
   end
   for _, one in ipairs(root.added_tokens or {}) do

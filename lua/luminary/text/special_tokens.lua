@@ -45,7 +45,7 @@ end
 local function tokens_of(path, name, value)
   local list, names = {}, {}
   if value and type(value) ~= "table" then options.fail_in_file(path, "%s must be a list of tokens", name) end
-  for key in _G.pairs(value or {}) do names[#names + 1] = key end
+  for key in pairs(value or {}) do names[#names + 1] = key end
   local function place(key) return tonumber(tostring(key):match "^%d+$") or 1 / 0 end
   table.sort(names, function(a, b)
     if place(a) ~= place(b) then return place(a) < place(b) end
@@ -167,7 +167,7 @@ end
 function special.named(who, tokens)
   if type(tokens) ~= "table" or not options.is_plain(tokens) or type(next(tokens)) ~= "string" then return nil end
   local list, extra = {}, tokens.extra_special_tokens or tokens.additional_special_tokens
-  for key in _G.pairs(tokens) do
+  for key in pairs(tokens) do
     if not is_role[key] and key ~= "extra_special_tokens" and key ~= "additional_special_tokens" then
       fail("%s: unknown special token '%s'; special tokens are %s, extra_special_tokens%s", who, tostring(key),
         table.concat(special.roles, ", "), key == "content" and "; a list of tokens is {{content = …}}" or "")

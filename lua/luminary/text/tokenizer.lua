@@ -31,7 +31,7 @@ local Tokenizer = class.guard(class.new("Tokenizer", nil, function(of, ...)
   object:init(class.arguments(of, ...))
   return object
 end))
-for key, method in _G.pairs(class.methods) do Tokenizer[key] = method end
+for key, method in pairs(class.methods) do Tokenizer[key] = method end
 Tokenizer.is = class.is
 Tokenizer.strict = true
 --- Names of a tokenizer's fields, for help and completion.
@@ -166,7 +166,7 @@ local function prepare(self, who, path, json, base, said, kinds)
   self.padding_side = said.padding_side or settings.padding_side or "right"
   self.truncation_side = said.truncation_side or settings.truncation_side or "right"
   self.extra_special_tokens = said.extra
-  for role, token in _G.pairs(said.tokens) do self[role] = token end
+  for role, token in pairs(said.tokens) do self[role] = token end
   local pad = settings.pad_id and core.tokenizer_token(handle(self), settings.pad_id)
   if pad and not self.pad_token then self.pad_token = pad end
   return self

@@ -314,7 +314,7 @@ function tokenizer_json.read(text, path, root)
   root = root or decode(text, path)
   local at, plan = {path = path}, {}
   if field(root, "model") == nil then fail(at, "not a tokenizer.json: model is missing") end
-  for part, kinds in _G.pairs(parts) do
+  for part, kinds in pairs(parts) do
     local of = field(root, part)
     at.part = part
     if of ~= nil then

@@ -3,7 +3,7 @@ local options = require "luminary.base.options"
 
 local vision = {transforms = require "luminary.vision.transforms"}
 for _, part in ipairs {"image_files", "make_grid", "boxes"} do
-  for name, value in _G.pairs(require("luminary.vision." .. part)) do vision[name] = value end
+  for name, value in pairs(require("luminary.vision." .. part)) do vision[name] = value end
 end
 vision.transforms = require "luminary.vision.transforms"
 

@@ -77,7 +77,7 @@ function CSVLogger:write_scalars(values, step, time, _style)
     add_column(self, tag)
   end
   self.row = self.row or {step = step, wall_time = time}
-  for tag, value in _G.pairs(values) do self.row[tag] = value end
+  for tag, value in pairs(values) do self.row[tag] = value end
 end
 
 --- Writes all rows to the file, including the last step's.

@@ -52,9 +52,9 @@ local packed = {
 -- 53 bits.
 local function encoder(schema)
   local sorted, encode = {}, nil -- maps a message to its fields, by number
-  for name, fields in _G.pairs(schema) do
+  for name, fields in pairs(schema) do
     sorted[name] = {}
-    for field, row in _G.pairs(fields) do
+    for field, row in pairs(fields) do
       local kind, list = row[2]:match "^(%w+)(%[?%]?)$"
       table.insert(sorted[name], {field = field, number = row[1], kind = kind, is_list = list ~= ""})
     end

@@ -22,7 +22,7 @@ local function finite(value)
   if type(value) == "number" then return value - value == 0 and value or nil end
   if type(value) ~= "table" then return value end
   local out = {}
-  for key, each in _G.pairs(value) do out[key] = finite(each) end
+  for key, each in pairs(value) do out[key] = finite(each) end
   return out
 end
 

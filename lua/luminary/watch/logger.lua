@@ -52,7 +52,7 @@ end
 
 local function numbers_of(who, name, values)
   local out = {}
-  for tag, value in _G.pairs(options.arg(who, name, values, "table")) do
+  for tag, value in pairs(options.arg(who, name, values, "table")) do
     options.arg(who, "a tag", tag, "string")
     out[tag] = number_of(who, ("%s.%s"):format(name, tag), value)
   end
@@ -81,7 +81,7 @@ Logger.add_scalars = signature.of("add_scalars(main_tag: string, tag_scalar_dict
   values, time = numbers_of("add_scalars", "tag_scalar_dict", values), time or wall_time()
   if self.write_scalar_group then return write(self, "scalar_group", main, values, step, time) end
   local named = {}
-  for tag, value in _G.pairs(values) do named[main .. "/" .. tag] = value end
+  for tag, value in pairs(values) do named[main .. "/" .. tag] = value end
   write(self, "scalars", named, step, time)
 end)
 
@@ -220,7 +220,7 @@ end)
 --- Adds hyperparameters, booleans, numbers and strings by name, with the metrics they led to.
 Logger.add_hparams = signature.of([[add_hparams(hparam_dict: table, metric_dict: table, hparam_domain_discrete: table?,
   run_name: string?, global_step: integer?)]], function(self, hparams, metrics, domains, run_name, step)
-  for name, value in _G.pairs(hparams) do
+  for name, value in pairs(hparams) do
     options.arg("add_hparams", "a name", name, "string")
     local kind = type(value)
     if kind ~= "number" and kind ~= "string" and kind ~= "boolean" then

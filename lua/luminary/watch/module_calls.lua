@@ -119,7 +119,7 @@ function module_calls.trace(model, inputs, edges)
     before[record] = {record.pre_hooks, record.hooks, training = module.training}
   end
   options.restoring(function()
-    for record, was in _G.pairs(before) do
+    for record, was in pairs(before) do
       record.pre_hooks, record.hooks, record.values.training = was[1], was[2], was.training
     end
   end, in_mode, model, false, run)

@@ -133,7 +133,7 @@ end)
 --- drawn.
 Progress.set_postfix = signature.of("set_postfix(values: table)", function(self, values)
   self.values = {}
-  for name, value in _G.pairs(values) do
+  for name, value in pairs(values) do
     self.values[options.arg("set_postfix", "a name", name, "string")] = core.is_tensor(value)
       and core.keep(value:detach()) or value
   end

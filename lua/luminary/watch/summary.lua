@@ -118,7 +118,7 @@ local function inputs_of(model, input)
     options.must_be("summary", "input", "a tensor, a size, or a list of arguments and sizes", input)
   end
   local inputs = {}
-  for i, each in _G.pairs(input) do inputs[i] = drawn(model, each) end
+  for i, each in pairs(input) do inputs[i] = drawn(model, each) end
   return inputs
 end
 

@@ -168,7 +168,7 @@ end
 local function each_file(self, method)
   if not self.enabled then return end
   self.file[method](self.file)
-  for _, file in _G.pairs(self.groups) do file[method](file) end
+  for _, file in pairs(self.groups) do file[method](file) end
 end
 
 --- Writes all added entries to the files.

@@ -45,9 +45,9 @@ end
 function List:_adapt_state(dict, prefix, old)
   local before, name = prefix:match "^(.-)parametrizations%.([^.]+)%.$"
   local names, found = records.of(self).values["0"].old_names or {}, false
-  for _, suffix in _G.pairs(names) do found = found or dict[before .. name .. suffix] ~= nil end
+  for _, suffix in pairs(names) do found = found or dict[before .. name .. suffix] ~= nil end
   if not found then return end
-  for key, suffix in _G.pairs(names) do
+  for key, suffix in pairs(names) do
     local at = before .. name .. suffix
     dict[prefix .. key], dict[at], old.names[prefix .. key] = dict[at], nil, at
   end

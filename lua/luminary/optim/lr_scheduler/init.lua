@@ -6,7 +6,7 @@ local schedules = {
   ReduceLROnPlateau = require "luminary.optim.lr_scheduler.plateau",
 }
 for _, file in ipairs {"schedules", "chained_sequential", "get_scheduler"} do
-  for name, value in _G.pairs(require("luminary.optim.lr_scheduler." .. file)) do schedules[name] = value end
+  for name, value in pairs(require("luminary.optim.lr_scheduler." .. file)) do schedules[name] = value end
 end
 
 return options.strict("optim.lr_scheduler", schedules)

@@ -224,7 +224,7 @@ function Scheduler:undo() self.last_epoch = self.last_epoch - 1 end
 local function copy(v)
   if type(v) ~= "table" then return v end
   local new = {}
-  for key, value in _G.pairs(v) do new[key] = copy(value) end
+  for key, value in pairs(v) do new[key] = copy(value) end
   return new
 end
 
@@ -241,7 +241,7 @@ local own = {optimizer = true, initial = true, last_epoch = true, step_count = t
 local function is_data(v)
   if type(v) ~= "table" then return v ~= nil and type(v) ~= "function" and type(v) ~= "userdata" end
   if not options.is_plain(v) then return false end
-  for _, value in _G.pairs(v) do
+  for _, value in pairs(v) do
     if not is_data(value) then return false end
   end
   return true
@@ -253,7 +253,7 @@ function Scheduler:state_dict()
     base_lrs = copy(self.base_lrs)}
   for _, row in ipairs(signature.parse(self.settings).rows) do dict[row[1]] = copy(self[row[1]]) end
   local record = class.record(self)
-  for key, value in _G.pairs(rawget(record.class, "strict") and {} or record.values) do
+  for key, value in pairs(rawget(record.class, "strict") and {} or record.values) do
     if not own[key] and is_data(value) then dict[key] = copy(value) end
   end
   return dict
@@ -281,7 +281,7 @@ function Scheduler:load_state_dict(dict)
     if value ~= nil or not row.optional then new[key] = copy(options.arg(who, key, value, kind)) end
   end
   if not rawget(class.record(self).class, "strict") then
-    for key, value in _G.pairs(dict) do
+    for key, value in pairs(dict) do
       local known = type(key) ~= "string" or own[key] or own[key:sub(2)] or type(self[key]) == "function"
       if new[key] == nil and not known and is_data(value) then new[key] = copy(value) end
     end

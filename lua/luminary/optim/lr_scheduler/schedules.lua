@@ -25,7 +25,7 @@ schedule "StepLR(step_size: count, {gamma = 0.1})" {
 
 -- The kind of milestones with their counts: a table {[epoch] = number of times the epoch is a milestone}.
 options.kind("epoch_counts", "table", function(who, name, counts)
-  for epoch, count in _G.pairs(options.arg(who, name, counts, "table")) do
+  for epoch, count in pairs(options.arg(who, name, counts, "table")) do
     options.arg(who, "an epoch of " .. name, epoch, "integer")
     options.arg(who, ("%s[%d]"):format(name, epoch), count, "natural")
   end
@@ -46,7 +46,7 @@ schedule "MultiStepLR(milestones: integer[], {gamma = 0.1})" {
   end,
   closed_form = function(self, base)
     local passed = 0
-    for epoch, times in _G.pairs(self.milestones) do passed = passed + (epoch <= self.last_epoch and times or 0) end
+    for epoch, times in pairs(self.milestones) do passed = passed + (epoch <= self.last_epoch and times or 0) end
     return base * self.gamma ^ passed
   end,
 }

@@ -17,7 +17,7 @@ local transforms = {functional = require "luminary.vision.transforms.functional"
 for _, family in ipairs {"geometry_classes", "color_classes", "rand_augment", "mixup_cutmix"} do
   require("luminary.vision.transforms." .. family)
 end
-for name, class in _G.pairs(require("luminary.vision.transforms.transform_and_compose").list) do
+for name, class in pairs(require("luminary.vision.transforms.transform_and_compose").list) do
   transforms[name] = class
 end
 
