@@ -1,5 +1,6 @@
 --- lm.prepare: Records what a module computes once for each set of shapes, and runs the recording afterward.
 local core = require "luminary.core"
+local interpreted = require "luminary.base.interpreted"
 local lists = require "luminary.base.lists"
 local nested_tensors = require "luminary.base.nested_tensors"
 local options = require "luminary.base.options"
@@ -85,7 +86,8 @@ function prepare.watch(net, evaluates)
   end
 end
 
-jit.off(prepare.watch) -- LuaJIT 2.1.0-beta3 compiles the loops over names wrongly: at times one has no turn
+-- LuaJIT 2.1.0-beta3 compiles the loops over names wrongly: at times one has no turn.
+prepare.watch = interpreted(prepare.watch)
 
 -- Raises if a module is in training mode. Returns true if one has a hook of forward.
 local function check_modules(net)

@@ -17,6 +17,12 @@ end
 
 local function indent(text, by) return (text:gsub("\n", "\n" .. by)) end
 
+-- Returns a character as Lua's escapes if a terminal must not get it.
+local function escaped(character)
+  if core.printable(character) == character then return character end
+  return (character:gsub(".", function(byte) return ("\\%d"):format(byte:byte()) end))
+end
+
 local show
 local DEEPEST = 40 -- deeper tables are "{…}", and so is a table within itself
 
@@ -60,7 +66,7 @@ end
 function show(value, state, margin)
   if type(value) == "string" then
     local text = state.max_entries < 1 / 0 and truncate_text(value, 1000) or value
-    return ("%q"):format(text):gsub("\\\n", "\\n") .. ""
+    return ("%q"):format(text):gsub("\\\n", "\\n"):gsub("[\194\226\239][\128-\191]+", escaped) .. ""
   end
   if type(value) == "table" then return show_table(value, state, margin) end
   if core.is_tensor(value) then return indent(tostring(value), margin) end

@@ -124,6 +124,7 @@ return {
   fails_oddly = function() error {} end,
   fails_with_0 = function() error {0, "text"} end,
   nothing = function() end,
+  waits = function() io.open("FIFO"):read(1) end,
   text = function() return 1, "text" end,
   keep = function(x) kept = x end,
   kept = function() return kept:sum() end,
@@ -135,6 +136,8 @@ return {
   warns = function() lm.core.warn "on purpose" end,
 }
 ]])
+    write("functions.lua", (temp.read(folder .. "/functions.lua"):gsub("FIFO", folder .. "/fifo")))
+    run("mkfifo %s/fifo", folder)
     for i = 1, 2 do write(("number_%d.lua"):format(i), ("return function() return %d end"):format(i)) end
     write("cut.lua", "local lm = require 'luminary'\nreturn lm.nn.Linear(")
     write("number.lua", "return 7")
@@ -229,6 +232,25 @@ return {
     run("cp %sinfer.c %s && cmake -S %s -B %s/try -DCMAKE_PREFIX_PATH='%s' && cmake --build %s/try", HOSTS, folder,
       folder, folder, place, folder)
     assert.matches("thread 1: float32 %[2, 1%] on cpu", run("%s/try/infer %s/linear.lua", folder, folder))
+  end)
+
+  it("find the Lua files of a library that the linker finds through a link, as /lib of /usr/lib", function()
+    run("cmake --install %s --prefix %s/root/usr && ln -s usr/lib %s/root/lib", build,
+      folder, folder)
+    temp.write(folder .. "/made.c", [[
+      #include <luminary.h>
+      #include <stdio.h>
+      int main(void) {
+        lum_session *s = NULL;
+        lum_status status = lum_session_new(NULL, &s);
+        printf("%s%s\n", lum_status_name(status), lum_message(NULL));
+        lum_session_free(s);
+        return 0;
+      }]])
+    local program = compile(folder .. "/made.c", "made", "-Iinclude -L" .. build .. "/lib/luminary -lluminary_c")
+    for _, path in ipairs {"root/usr/lib", "root/lib"} do
+      assert.equal("LUM_OK\n", run("LD_LIBRARY_PATH=%s/%s %s", folder, path, program))
+    end
   end)
 
   it("run with a library that is loaded at run time, whose symbols stay its own", function()

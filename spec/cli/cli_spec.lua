@@ -504,6 +504,23 @@ describe("the prompt", function()
     end
     interrupt(t)
     ask(t, "6 * 7", "\n42\r\n")
+    -- Any number of them, within one operation too, and where the program catches each.
+    ask(t, "kept = 41", "\n")
+    t:send "for i = 1, 4 do pcall(function() print('tu' .. 'rn', i) while true do end end) end\n"
+    for i = 1, 4 do
+      t:expect("turn\t" .. i)
+      t:send "\3"
+    end
+    t:prompt "> "
+    t:send "x = lm.ones(1500, 1500) print('be' .. 'gun') for _ = 1, 3 do x = x:mm(x) end\n"
+    t:expect "begun"
+    for _ = 1, 4 do
+      t:send "\3"
+      os.execute "sleep 0.02"
+    end
+    t:prompt "> "
+    interrupt(t)
+    ask(t, "kept + 1", "\n42\r\n")
     t:send "\4"
     local code, all = t:finish()
     assert.equal(0, code)
@@ -689,6 +706,50 @@ describe("every public name #lua", function()
     assert.is_nil(text)
     assert.is_string(why)
     assert.error_matches(function() lm.help(3) end, "help: the name must be a string, got 3")
+  end)
+end)
+
+describe("luminary #lua", function()
+  it("fails where output cannot be written, also if little or much of it is", function()
+    local weights = folder .. "/out.safetensors"
+    lm.save(weights, {w = lm.ones(2)})
+    script "print(('x'):rep(1e5))"
+    for _, arguments in ipairs {
+      "--version", "--help", "help", "help nn.Linear", "help environment", "ops add", "inspect " .. weights,
+      "-e 'print(1)'", folder .. "/script.lua", "run --help", "</dev/null",
+    } do
+      local ok, text, code = luminary(arguments .. " 2>&1 >/dev/full")
+      assert.same({false, 1}, {ok, code}, arguments)
+      assert.matches("^luminary: the output could not be written", text)
+      ok, text = luminary(arguments .. " 2>&1 >&-")
+      assert.is_false(ok, arguments)
+      assert.matches("the output could not be written: Bad file descriptor", text, 1, true)
+    end
+    assert.is_true((luminary "-e 'io.stdout:close()'"))
+  end)
+
+  it("passes no character of a file to the terminal that it obeys, or that hides others", function()
+    local names = {"a\194\155b", "c\226\128\174d", "e\194\133", "f\226\128\168", "g\226\128\139", "h\239\187\191",
+      "i\226\129\166", "j\27[31m"}
+    local value = {kept = "é 漢 \226\128\141"}
+    for _, name in ipairs(names) do value[name], value["text " .. name] = lm.ones(1), name end
+    local path = folder .. "/controls.pt"
+    lm.save(path, value)
+    local _, inspected = luminary("inspect " .. path)
+    local shown = lm.repr(lm.load(path)) .. inspected
+    for _, text in ipairs {shown, prompt(("lm.load %q\n"):format(path)), select(2, luminary("inspect " .. path .. "x"))} do
+      for _, name in ipairs(names) do assert.not_matches(name:match "[%z\1-\31\127-\255]+", text, 1, true) end
+    end
+    assert.matches('["a\\194\\155b"]', shown, 1, true)
+    assert.matches("kept = 'é 漢 \226\128\141'", inspected, 1, true)
+    for name in shown:gmatch '%[("[^"\n]*")%] = tensor' do
+      assert.is_truthy(value[assert(loadstring("return " .. name))()])
+    end
+    for _, name in ipairs(names) do
+      local ok, problem = pcall(lm.load, folder .. "/" .. name)
+      assert.is_false(ok)
+      assert.not_matches(name:match "[%z\1-\31\127-\255]+", problem, 1, true)
+    end
   end)
 end)
 

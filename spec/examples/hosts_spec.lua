@@ -206,8 +206,16 @@ describe("examples/hosts/nginx", function()
         assert.matches("\nluminary" .. line .. "\n", metrics, 1, true)
       end
       assert.matches('\nluminary_memory_bytes{worker="[01]"} %d+$', metrics)
+      -- HTTP/1.0, as proxy_pass asks by default
+      assert.matches("^data: .-\n\ndata: .*\n\ndata: %[DONE%]$", get("/generate?text=once+upon", "-0"))
     end)
     if log then assert.no.matches("%[[ec]r[ri][ot]r?%]", log) end
+  end)
+
+  it("answers HTTP/1.0 completely where nginx keeps such answers until their end #lua", function()
+    with_server({["lua_http10_buffering off;"] = ""}, function()
+      assert.matches("^data: .-\n\ndata: .*\n\ndata: %[DONE%]$", get("/generate?text=once+upon", "-0"))
+    end)
   end)
 
   it("refuses what is no image, too large, too slow or too much, and survives clients that leave #lua", function()

@@ -35,6 +35,17 @@ local function running()
   return future, gate
 end
 
+local folder
+setup(function() folder = temp.folder() end)
+teardown(function() temp.remove(folder) end)
+
+-- Runs a program in another process; returns its exit code and output.
+local function run(program, before)
+  temp.write(folder .. "/program.lua", program)
+  local _, output, code = temp.run(folder, ("%stimeout 60 luajit %s/program.lua"):format(before or "", folder))
+  return code, output
+end
+
 describe("lm.async", function()
   setup(function() lm.async(math.abs, 1):get() end) -- its tensors are counted with the spec's
   teardown(function() lm.set_async {} end)
@@ -322,6 +333,114 @@ describe("lm.async", function()
     os.remove(out)
   end)
 
+  it("ends open calls of several workers at the end of the program, as of one", function()
+    local out = folder .. "/out"
+    assert.same({0, ""}, {run(([[
+      local lm = require "luminary"
+      local function write(text)
+        local begun = os.clock()
+        while os.clock() < begun + 0.05 do end
+        local file = io.open(%q, "a")
+        file:write(text, "\n")
+        file:close()
+      end
+      lm.set_async {workers = 3}
+      for i = 1, 6 do lm.async(write, "async") end
+      local batcher = lm.serve.Batcher(function(x)
+        write "batch"
+        return x
+      end, {num_workers = 2, max_batch = 1})
+      for _ = 1, 4 do batcher:submit(lm.ones(1, 2)) end
+    ]]):format(out))})
+    local counts = {}
+    for line in io.lines(out) do counts[line] = (counts[line] or 0) + 1 end
+    assert.same({async = 6, batch = 4}, counts)
+  end)
+
+  it("finishes objects before handles of workers that started later, the newest object first", function()
+    local code, output = run [[
+      require "luminary"
+      local at_exit = require "luminary.mp.at_exit"
+      local core = require "luminary.core"
+      local handle
+      for i = 1, 3 do
+        at_exit.remember {finish = function() print(i, core.mp_is_open(handle)) end}
+      end
+      handle = core.mp_lock()
+      at_exit.renew() -- as the start of a worker does
+    ]]
+    assert.same({0, "3\ttrue\n2\ttrue\n1\ttrue\n"}, {code, output})
+  end)
+
+  it("leaves calls that never end to themselves at the end of the program", function()
+    local code, output = run [[
+      local lm = require "luminary"
+      local Worker = require "luminary.mp.worker"
+      local at_exit = require "luminary.mp.at_exit"
+      local stop, left = Worker.stop, at_exit.seconds_left
+      function Worker.stop(workers, seconds)
+        print("stop", seconds)
+        return stop(workers, seconds)
+      end
+      function at_exit.seconds_left() return left() > 0 and 0.05 end -- in place of 2
+      lm.set_async {workers = 2}
+      for _ = 1, 2 do lm.async(function() while true do end end) end
+    ]]
+    assert.same({0, "stop\t0.1\n"}, {code, output})
+  end)
+
+  it("closes the sockets of ended calls, and collects those of dropped ones where no descriptor is free", function()
+    local held = {}
+    for i = 1, 20 do
+      held[i] = lm.async(math.abs, -i)
+      held[i]:get(30)
+    end
+    local count = require "spec.support.open_files"
+    local files = count()
+    for i = 21, 40 do
+      held[i] = lm.async(math.abs, -i)
+      assert.equal(i, held[i]:get(30))
+    end
+    assert.is_true(count() <= files + 1)
+    assert.is_true(is_readable(held[1]:fileno(), 0)) -- a new one
+    assert.equal(held[1]:fileno(), held[1]:fileno())
+    assert.equal(1, held[1]:get())
+    local watched = lm.async(math.abs, -2)
+    local fd = watched:fileno()
+    assert.equal(2, watched:get(30))
+    assert.equal(fd, watched:fileno())
+    assert.is_true(is_readable(fd, 0))
+    local code, output = run([[
+      local lm = require "luminary"
+      collectgarbage "stop"
+      for i = 1, 200 do
+        local future = lm.async(math.abs, -i)
+        future:fileno()
+        assert(future:get() == i)
+      end
+      for i = 1, 60 do
+        lm.mp.Queue()
+        lm.mp.Lock()
+        lm.mp.Semaphore(1)
+      end
+    ]], "ulimit -n 40; ")
+    assert.same({0, ""}, {code, output})
+  end)
+
+  it("names what is no future where a host waits for one", function()
+    local nginx, neovim = require "luminary.serve.nginx", require "luminary.serve.neovim"
+    rawset(_G, "ngx", {})
+    rawset(_G, "vim", {loop = {}})
+    for _, bad in ipairs {5, lm.ones(1), lm.nn.ReLU(), {}} do
+      assert.matches("nginx.await: future must be a future of lm.async or lm.serve, got ", problem_of(nginx.await, bad))
+      assert.matches("neovim.on_done: future must be a future of ", problem_of(neovim.on_done, bad, print))
+    end
+    assert.matches("nginx.await: timeout must be a number of at least 0, got nan",
+      problem_of(nginx.await, lm.async(math.abs, 1), 0 / 0))
+    rawset(_G, "ngx", nil)
+    rawset(_G, "vim", nil)
+  end)
+
   it("holds nothing of ended calls", function()
     lm.async(math.abs, 1):get()
     collectgarbage()
@@ -337,6 +456,37 @@ describe("lm.async", function()
 end)
 
 describe("lm.serve.Batcher", function()
+  it("prints itself, and checks its options", function()
+    local batcher = lm.serve.Batcher(function(x) return x end)
+    assert.equal("Batcher(max_batch = 32)", tostring(batcher))
+    batcher:close()
+    assert.equal("Batcher(max_batch = 32, closed)", lm.repr(batcher))
+    for _, bad in ipairs {-1, 0 / 0} do
+      assert.matches("Batcher: max_wait_ms must be at least 0, got",
+        problem_of(lm.serve.Batcher, function(x) return x end, {max_wait_ms = bad}))
+    end
+  end)
+
+  it("ends its worker when it is garbage, but no call that is open", function()
+    local function threads() return tonumber(temp.read("/proc/self/status"):match "Threads:%s*(%d+)") end
+    local before = threads()
+    for _ = 1, 5 do
+      lm.serve.Batcher(function(x) return x + 1 end):submit(lm.ones(1, 2)):get(30)
+      local last = lm.serve.Batcher(function(x) return x + 1 end):submit(lm.ones(1, 2))
+      collectgarbage()
+      collectgarbage()
+      assert.same({{2, 2}}, last:get(30):totable())
+    end
+    local seen
+    lm.serve.Batcher(function(x) return x + 2 end):submit(lm.ones(1)):on_done(function(f) seen = f:get():item() end)
+    collectgarbage()
+    collectgarbage()
+    assert.equal(1, lm.poll(30))
+    assert.equal(3, seen)
+    for _ = 1, 3 do collectgarbage() end
+    assert.is_true(threads() <= before)
+  end)
+
   it("joins rows, and hands each call its own", function()
     local sizes = lm.zeros({100}, {dtype = "int64"})
     local count = lm.zeros({1}, {dtype = "int64"})

@@ -238,4 +238,35 @@ describe("convolutions", function()
     assert.equal(1, counts.scattered) -- used for many images whose channels fill no vector
     assert.equal(3, counts.direct)
   end)
+
+  it("do without oneDNN where data may not become code", function()
+    local script = [[
+      local ffi, refused = require "ffi", REFUSED
+      ffi.cdef "int prctl(int, ...);"
+      local PR_SET_MDWE = 65
+      if refused and ffi.C.prctl(PR_SET_MDWE, ffi.new("long", 1), 0L, 0L, 0L) ~= 0 then return print "none" end
+      for _, dtype in ipairs {"float32", "bfloat16", "float16"} do
+        for _, groups in ipairs {1, 2} do
+          lm.manual_seed(1)
+          local x = lm.randn(2, 4, 9, 9):to(dtype):requires_grad_()
+          local y = lm.nn.Conv2d(4, 6, 3, {groups = groups}):to(dtype)(x)
+          y:float():square():sum():backward()
+          print(("%.3f %.1f"):format(y:float():abs():sum():item() / 100, x.grad:float():abs():sum():item() / 100))
+        end
+      end
+    ]]
+    script = script:gsub("0L", "ffi.new('long')")
+    local mode = "auto LUA_INIT='jit.off()'" -- LuaJIT writes code, too
+    local refused, _, log = run((script:gsub("REFUSED", "true")), 2, mode)
+    if refused == "none\n" then return pending "this kernel has no PR_SET_MDWE" end
+    assert.is_falsy(log:find "oneDNN")
+    local allowed = run((script:gsub("REFUSED", "false")), 2, mode)
+    local expected = {}
+    for number in allowed:gmatch "%S+" do expected[#expected + 1] = tonumber(number) end
+    assert.equal(12, #expected)
+    for number in refused:gmatch "%S+" do
+      local want = table.remove(expected, 1)
+      assert.near(want, tonumber(number), 0.01 * want)
+    end
+  end)
 end)

@@ -81,7 +81,7 @@ describe("packages #full #unsanitized", function()
       assert.matches(library, depends)
     end
     assert.not_matches("mpi", depends)
-    assert.equal(("luminary (= %s)\n"):format(version), field("luminary-dev", "Depends"))
+    assert.equal(("luminary (= %s) | luminary-inference (= %s)\n"):format(version, version), field("luminary-dev", "Depends"))
     run(("dpkg-deb -x %s tree; dpkg-deb -x %s dev; dpkg-deb -e %s tree/DEBIAN")
       :format(deb "luminary", deb "luminary-dev", deb "luminary"))
     run "cd tree && md5sum --quiet -c DEBIAN/md5sums"
@@ -141,6 +141,7 @@ describe("packages #full #unsanitized", function()
     local with = "cd 'a place'; . ./env; cd ..; "
     assert.equal(answer, run(with .. try))
     assert.matches("^luminary " .. version:gsub("%.", "%%."), run "'a place/bin/luminary' --version")
+    run "test -e 'a place/include/luminary.h' -a -e 'a place/lib/pkgconfig/luminary.pc'"
     -- Its glibc is the newest that a module names; env refuses an older one.
     local glibc = temp.read(folder .. "/a place/env"):match "\nLUMINARY_GLIBC=(%d+%.%d+)\n"
     local newest, packed = 0, false

@@ -288,12 +288,15 @@ static void check_functions(lum_session *s) {
 
 /* Checks the statuses of ONNX models that are missing, malformed or unsupported, and of other inputs, if the
  * installation reads ONNX. */
+static int reads_onnx;
+
 static void check_onnx(lum_session *s) {
   lum_model *m = NULL;
   lum_tensor *x = NULL, *y = NULL;
   float values[] = {1e6F, 1e6F, 1e6F, 1e6F};
   lum_status status = lum_model_load(s, path("negative.onnx"), NULL, &m);
   if (status == LUM_E_MISSING) return;
+  reads_onnx = 1;
   CHECK(status == LUM_OK);
   x = floats(values, 2, 2, NULL);
   OK(lum_model_run(m, 1, &x, 1, &y, NULL));
@@ -444,6 +447,57 @@ static void check_log_and_callbacks(lum_session *s) {
   lum_model_free(m);
 }
 
+static void *load_onnx(void *arg) {
+  lum_session *s = NULL;
+  lum_model *m = NULL;
+  lum_status *status = arg;
+  *status = lum_session_new(&session_options, &s);
+  if (!*status) *status = lum_model_load(s, path("negative.onnx"), NULL, &m);
+  lum_model_free(m);
+  lum_session_free(s);
+  return NULL;
+}
+
+/* .onnx files are read on the stack that the header promises, and on the smallest that sessions take. */
+static void check_small_stacks(void) {
+  static const int kilobytes[] = {64, 128};
+  for (int i = 0; i < 2; i++) {
+    pthread_t id;
+    pthread_attr_t attributes;
+    lum_status status = LUM_E_STATE;
+    pthread_attr_init(&attributes);
+    CHECK(pthread_attr_setstacksize(&attributes, (size_t)kilobytes[i] << 10) == 0);
+    CHECK(pthread_create(&id, &attributes, load_onnx, &status) == 0);
+    pthread_join(id, NULL);
+    CHECK(status == LUM_OK || !reads_onnx);
+    pthread_attr_destroy(&attributes);
+  }
+}
+
+static void *wait_for_fifo(void *model) {
+  lum_model_call(model, "waits", 0, NULL, 0, NULL, NULL);
+  return NULL;
+}
+
+/* A thread that is canceled within a call leaves a session that refuses calls. */
+static void check_cancel(void) {
+  pthread_t id;
+  void *result = NULL;
+  lum_session *s;
+  OK(lum_session_new(&session_options, &s));
+  lum_model *m = load(s, "functions.lua", NULL);
+  CHECK(pthread_create(&id, NULL, wait_for_fifo, m) == 0);
+  pthread_cancel(id);
+  pthread_join(id, &result);
+  CHECK(result == PTHREAD_CANCELED);
+  for (int i = 0; i < 2; i++) {
+    FAILS(LUM_E_STATE, "a thread ended within a call of the session; free it and make another one",
+          lum_model_call(m, "nothing", 0, NULL, 0, NULL, NULL));
+  }
+  lum_model_free(m);
+  lum_session_free(s);
+}
+
 int main(int argc, char **argv) {
   lum_session *s = NULL;
   folder = argc > 1 ? argv[1] : ".";
@@ -452,13 +506,21 @@ int main(int argc, char **argv) {
   check_tensors();
   FAILS(LUM_E_ARGUMENT, "NULL", lum_session_collect(NULL));
   lum_session_options elsewhere = LUM_SESSION_OPTIONS;
-  elsewhere.lua_folder = "/nowhere";
   elsewhere.interpret = session_options.interpret;
-  if (!getenv("LUA_PATH")) { /* a rock that the machine has does not answer, either */
-    setenv("LUA_PATH", "/nowhere/?.lua", 1);
-    FAILS(LUM_E_MISSING, "c_interface", lum_session_new(&elsewhere, &s));
-    unsetenv("LUA_PATH");
-  }
+  elsewhere.lua_folder = "";
+  FAILS(LUM_E_FILE, "cannot open '/luminary/init.lua': No such file", lum_session_new(&elsewhere, &s));
+  elsewhere.lua_folder = "/x/?;/%;?";
+  FAILS(LUM_E_ARGUMENT, "lua_folder must be a path without ';' and '?', got", lum_session_new(&elsewhere, &s));
+  char *endless = calloc(1, 100001);
+  memset(endless, '/', 100000);
+  elsewhere.lua_folder = endless;
+  FAILS(LUM_E_FILE, "File name too long", lum_session_new(&elsewhere, &s));
+  free(endless);
+  setenv("LM_LUA_FOLDER", "/nowhere", 1);
+  FAILS(LUM_E_FILE, "cannot open '/nowhere/luminary/init.lua': No such file", lum_session_new(NULL, &s));
+  unsetenv("LM_LUA_FOLDER");
+  elsewhere.lua_folder = "/nowhere"; /* a rock that the machine has does not answer, either */
+  FAILS(LUM_E_FILE, "cannot open '/nowhere/luminary/init.lua': No such file", lum_session_new(&elsewhere, &s));
   elsewhere.size = sizeof elsewhere.size; /* a program that knows no options */
   if (!session_options.interpret) {
     OK(lum_session_new(&elsewhere, &s));
@@ -479,6 +541,8 @@ int main(int argc, char **argv) {
     OK(lum_session_collect(s));
     lum_session_free(s);
   }
+  if (!session_options.interpret) check_small_stacks(); /* valgrind takes some of it */
+  if (!session_options.interpret) check_cancel(); /* the session's memory is lost, as valgrind sees */
   if (failures == 0) printf("ok\n");
   return failures > 0;
 }

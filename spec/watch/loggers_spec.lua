@@ -391,6 +391,36 @@ describe("watch.CSVLogger", function()
       .. "5,15,,,,5\n", temp.read(path))
   end)
 
+  it("replaces the rows of an earlier run unless append is true", function()
+    local path = folder .. "/again.csv"
+    local function run(opts, values, time)
+      local log = watch.CSVLogger(path, opts)
+      log:log_metrics(values, 1, time)
+      log:close()
+    end
+    run({}, {accuracy = 0.9, loss = 0.5}, 7)
+    run({append = false}, {val = 0.25}, 8)
+    assert.equal("step,wall_time,val\n1,8,0.25\n", temp.read(path))
+    run({}, {val = 0.5}, 9)
+    assert.equal("step,wall_time,val\n1,9,0.5\n", temp.read(path))
+    run({append = true}, {val = 1}, 10)
+    assert.equal("step,wall_time,val\n1,9,0.5\n1,10,1\n", temp.read(path))
+  end)
+
+  it("appends to a file of another program: a last line that does not end, and no column 'step'", function()
+    local path = folder .. "/foreign.csv"
+    temp.write(path, "loss,epoch\n0.5,1")
+    local log = watch.CSVLogger(path, {append = true})
+    log:log_metrics({loss = 0.25}, 2, 7)
+    log:close()
+    assert.equal("loss,epoch,step,wall_time\n0.5,1,,\n0.25,,2,7\n", temp.read(path))
+    temp.write(folder .. "/foreign.jsonl", '{"loss":0.5}')
+    local lines = watch.JSONLogger(folder .. "/foreign.jsonl", {append = true, wall_time = false})
+    lines:add_scalar("loss", 0.25, 2)
+    lines:close()
+    assert.equal('{"loss":0.5}\n{"loss":0.25,"step":2}\n', temp.read(folder .. "/foreign.jsonl"))
+  end)
+
   it("keeps all earlier rows where no space is left for a new column", function()
     temp.write(folder .. "/full.lua", [[
       local log = require("luminary").watch.CSVLogger(arg[1] .. "/log.csv")

@@ -65,6 +65,33 @@ Parameters and buffers:  580.8 kB]], squeezed(tostring(summary)))
     assert.same({2, 3}, lm.summary(Net(), {x}).rows[1].output_shapes[1])
   end)
 
+  it("leaves modes and hooks as they were, wherever an error or Ctrl-C comes", function()
+    local step, at, done = 97, 0, false
+    repeat
+      local net, n = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3), nn.Dropout(0.5)), 0
+      local handle = net:register_forward_hook(function() end)
+      at, done = at + step, true
+      pcall(function()
+        require("debug").sethook(function()
+          n = n + 1
+          if n < at then return end
+          require("debug").sethook()
+          done = false
+          error "interrupted"
+        end, "", 1)
+        lm.summary(net, {2, 2})
+      end)
+      require("debug").sethook()
+      for _, module in ipairs(net:modules()) do
+        local record = require("luminary.nn.module_fields").of(module)
+        assert.is_true(module.training, at)
+        assert.same({0, module == net and 1 or 0}, {#(record.pre_hooks or {}), #(record.hooks or {})}, at)
+      end
+      handle:remove()
+    until done
+    assert.is_true(at > 10 * step)
+  end)
+
   it("without an input shows parameters alone", function()
     local text = tostring(lm.summary(nn.Sequential(nn.Linear(2, 3), nn.ReLU())))
     assert.matches("0: Linear", text, 1, true)

@@ -22,8 +22,7 @@ const char *lm_file_kind(mode_t mode) {
 
 static lm_status refused(const char *path) {
   int problem = errno;
-  lm_status status = lm_fail_file("open", path, strerror(problem));
-  if (problem == EMFILE || problem == ENFILE) status = LM_E_OOM; /* a limit of the process or system, not of the file */
+  lm_status status = lm_fail_file_errno("open", path, problem);
   errno = problem;
   return status;
 }

@@ -19,12 +19,22 @@ static int is_inside(char byte) { return (byte & 0xC0) == 0x80; } /* true within
 
 static bool is_control(char byte) { return (unsigned char)byte < ' ' || byte == 127; }
 
+/* Returns the bytes of the character at `at` if a terminal obeys it, or if it hides or turns the text around it: control
+ * characters, U+0080 to U+009F, U+200B, U+2028 to U+202E, U+2060 to U+2069, U+FEFF. Else 0. */
+static size_t unsafe_bytes(const char *at) {
+  const unsigned char a = (unsigned char)at[0], b = a ? (unsigned char)at[1] : 0, c = b ? (unsigned char)at[2] : 0;
+  if (a == 0xC2 && (b & 0xE0) == 0x80) return 2;
+  if (a == 0xE2 && b == 0x80 && (c == 0x8B || (c >= 0xA8 && c <= 0xAE))) return 3;
+  if ((a == 0xE2 && b == 0x81 && c >= 0xA0 && c <= 0xA9) || (a == 0xEF && b == 0xBB && c == 0xBF)) return 3;
+  return is_control(at[0]) && a != '\n' && a != '\t';
+}
+
 void lm_make_printable(char *text) {
   char *out = text;
-  for (const char *at = text; *at; at++) {
-    bool is_c1 = (unsigned char)at[0] == 0xC2 && ((unsigned char)at[1] & 0xE0) == 0x80; /* U+0080 to U+009F */
-    *out++ = is_c1 || (is_control(*at) && *at != '\n' && *at != '\t') ? '?' : *at;
-    at += is_c1;
+  for (const char *at = text; *at;) {
+    size_t n = unsafe_bytes(at);
+    *out++ = n ? '?' : *at;
+    at += n ? n : 1;
   }
   *out = 0;
 }

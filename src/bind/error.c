@@ -447,16 +447,28 @@ LM_FUNCTION(own_files) {
   return 0;
 }
 
+/* Returns a copy of the text at 1, which may have names from files, with '?' in place of characters that a terminal must
+ * not get. The copy is on the stack. */
+static char *printable(lua_State *L) {
+  size_t n;
+  const char *text = lua_tolstring(L, 1, &n);
+  char *copy = memcpy(lua_newuserdata(L, n + 1), text, n + 1);
+  lm_make_printable(copy);
+  return copy;
+}
+
+LM_FUNCTION(printable) {
+  luaL_checkstring(L, 1);
+  return lm_return_text(L, printable(L));
+}
+
 LM_FUNCTION(error_at_caller) {
   if (lua_isnoneornil(L, 1)) return lm_raise_arg(L, 1, "error_at_caller", "message", "a string");
   if (lua_type(L, 1) != LUA_TSTRING) { /* an error value that is no text is raised unchanged */
     lua_settop(L, 1);
     return lua_error(L);
   }
-  size_t n;
-  const char *message = lua_tolstring(L, 1, &n);
-  char *copy = memcpy(lua_newuserdata(L, n + 1), message, n + 1); /* to be escaped: names from files may be in it */
-  lm_make_printable(copy);
+  char *copy = printable(L);
   const lm_status status = lua_type(L, 2) == LUA_TNUMBER ? (lm_status)lua_tointeger(L, 2) : lm_raised_status(L, 2);
   return raise_message(L, status > LM_OK && status < LM_E_LUA ? status : LM_E_ARG, copy);
 }

@@ -2,6 +2,7 @@
 #include "c_interface/session.h"
 
 #include <dlfcn.h>
+#include <errno.h>
 #include <luajit.h>
 #include <lualib.h>
 #include <stdlib.h>
@@ -58,8 +59,12 @@ static lum_status protected_call(lua_State *L, lum_session *noting, lua_CFunctio
 
 lum_status lm_session_call(lum_session *s, lua_CFunction body, void *argument, const lm_host_call *call) {
   if (!s) return lm_note(NULL, LM_E_ARG, "session and model must not be NULL");
-  if (pthread_mutex_lock(&s->lock) != 0) {
-    return lm_note(s, LM_E_STATE, "this thread is in a call of the session; make this call after it");
+  int problem = pthread_mutex_lock(&s->lock);
+  if (problem == EOWNERDEAD) pthread_mutex_unlock(&s->lock); /* the Lua state is useless: later calls fail, too */
+  if (problem != 0) {
+    return lm_note(s, LM_E_STATE,
+                   problem == EDEADLK ? "this thread is in a call of the session; make this call after it"
+                                      : "a thread ended within a call of the session; free it and make another one");
   }
   atomic_fetch_add(&s->references, 1);
   lum_status status = protected_call(s->L, s, body, argument);
@@ -90,13 +95,11 @@ static void show_luajit(void) {
 
 enum { FOLDER_BYTES = LM_PLUGIN_PATH + 64 };
 
-/* Finds the folder with luminary/init.lua above the library's folder: share/lua/5.1 where it is installed, lua in a
- * checkout. */
-static bool find_lua_folder(char folder[FOLDER_BYTES]) {
+static const char file[] = "/luminary/init.lua";
+
+/* Finds the folder with luminary/init.lua above a path: share/lua/5.1 where it is installed, lua in a checkout. */
+static bool find_above(char *above, char folder[FOLDER_BYTES]) {
   static const char *const below[] = {"share/lua/5.1", "lua"};
-  static const char file[] = "/luminary/init.lua";
-  char above[LM_PLUGIN_PATH];
-  if (!lm_plugin_folder(above)) return false;
   for (char *slash; (slash = strrchr(above, '/'));) {
     *slash = 0;
     for (int i = 0; i < 2; i++) {
@@ -107,6 +110,25 @@ static bool find_lua_folder(char folder[FOLDER_BYTES]) {
     }
   }
   return false;
+}
+
+/* Finds it above the library's file, whose path may have links (/lib, of /usr/lib), or above its name. */
+static __attribute__((noinline)) bool find_lua_folder(char folder[FOLDER_BYTES]) {
+  Dl_info self;
+  char name[LM_PLUGIN_PATH];
+  char *path = dladdr((void *)find_lua_folder, &self) ? realpath(self.dli_fname, NULL) : NULL;
+  bool found = path && strlen(path) < LM_PLUGIN_PATH && find_above(path, folder);
+  free(path);
+  return found || (lm_plugin_folder(name) && find_above(name, folder));
+}
+
+/* Fails unless a folder that the caller names has luminary/init.lua, and can be in Lua's path. */
+static __attribute__((noinline)) lm_status check_lua_folder(const char *folder) {
+  char path[FOLDER_BYTES];
+  if (strpbrk(folder, ";?")) return lm_fail_value("session", "lua_folder", "a path without ';' and '?'", folder);
+  if (snprintf(path, sizeof path, "%s%s", folder, file) >= FOLDER_BYTES) errno = ENAMETOOLONG;
+  else if (access(path, R_OK) == 0) return LM_OK;
+  return lm_fail_file("open", path, strerror(errno));
 }
 
 typedef struct opening {
@@ -146,6 +168,7 @@ static int open_session(lua_State *L) {
 lum_status lum_session_new(const lum_session_options *options, lum_session **out) {
   static pthread_once_t once = PTHREAD_ONCE_INIT;
   char found[FOLDER_BYTES];
+  lm_status status;
   opening o = {.lua_folder = LM_OPTION(options, lua_folder), .interpret = LM_OPTION(options, interpret)};
   if (!out) return lm_noted(NULL, lm_given("out", out));
   *out = NULL;
@@ -154,6 +177,7 @@ lum_status lum_session_new(const lum_session_options *options, lum_session **out
   }
   pthread_once(&once, show_luajit);
   if (!o.lua_folder) o.lua_folder = lm_variable_get(LM_VAR_LUA_FOLDER);
+  if (o.lua_folder && (status = check_lua_folder(o.lua_folder)) != LM_OK) return lm_noted(NULL, status);
   if (!o.lua_folder && find_lua_folder(found)) o.lua_folder = found;
   if (!o.lua_folder) {
     return lm_note(NULL, LM_E_MISSING,
@@ -167,18 +191,19 @@ lum_status lum_session_new(const lum_session_options *options, lum_session **out
   pthread_mutexattr_t checked;
   pthread_mutexattr_init(&checked);
   pthread_mutexattr_settype(&checked, PTHREAD_MUTEX_ERRORCHECK);
+  pthread_mutexattr_setrobust(&checked, PTHREAD_MUTEX_ROBUST);
   pthread_mutex_init(&s->lock, &checked);
   pthread_mutexattr_destroy(&checked);
   pthread_mutex_init(&s->note_lock, NULL);
   s->references = 1;
   o.s = s;
-  lum_status status = protected_call(s->L, NULL, open_session, &o);
-  if (status == LUM_OK) {
+  lum_status opened = protected_call(s->L, NULL, open_session, &o);
+  if (opened == LUM_OK) {
     *out = s;
     return LUM_OK;
   }
   lm_session_release(s);
-  return status == LUM_E_SCRIPT ? LUM_E_MISSING : status;
+  return opened == LUM_E_SCRIPT ? LUM_E_MISSING : opened;
 }
 
 static int collect(lua_State *L) {

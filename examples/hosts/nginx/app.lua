@@ -98,12 +98,15 @@ function app.generate()
     local pieces, stopped, deadline = lm.mp.Queue(), lm.mp.Event(), ngx.now() + SECONDS
     local future = lm.async(write, writer, tokenizer, text, PIECES, pieces, stopped)
     ngx.header.content_type = "text/event-stream"
+    ngx.header["X-Accel-Buffering"] = "no" -- another nginx before this one passes each piece on
     repeat
       local is_over = future:done() or ngx.now() > deadline
       local has_come, piece = pieces:try_get()
       while has_come and not stopped:is_set() do
         ngx.print("data: ", piece:gsub("\n", "\ndata: "), "\n\n")
-        if not ngx.flush(true) then stopped:set() end -- the client is gone
+        local flushed, why = ngx.flush(true)
+        -- "buffering": nginx keeps the pieces until the end (HTTP/1.0 without lua_http10_buffering off).
+        if not flushed and why ~= "buffering" then stopped:set() end -- the client is gone
         has_come, piece = pieces:try_get()
       end
       if not is_over then ngx.sleep(0.005) end

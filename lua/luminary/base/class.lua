@@ -232,7 +232,7 @@ local of_unfilled = {
 --- Makes a class of the library, whose construction with more arguments than `init` names is an error. fill(class) is
 --- called at first use: most scripts use few classes, and Lua's collector visits all that exist.
 function class.define(name, super, fill)
-  local new = {__name = name, super = super}
+  local new = {__name = name, super = super, repr = not super and class.methods.repr or nil}
   if not fill then return strict(new) end
   unfilled[new] = fill
   return setmetatable(new, of_unfilled)

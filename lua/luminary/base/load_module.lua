@@ -16,10 +16,11 @@ local function reason(name)
 end
 
 -- Returns the set of modules whose loading has begun and not ended. package.loaded has LuaJIT's sentinel for them, a
--- light userdata that some of its versions call a number.
+-- light userdata that some of its versions call a number. LuaJIT 2.1.0-beta3 never leaves a compiled loop over `pairs`
+-- in a finalizer if the values' types differ; by another name than that, it does.
 local function unfinished()
   local names = {}
-  for name, value in pairs(package.loaded) do
+  for name, value in _G.pairs(package.loaded) do
     local kind = type(value)
     names[name] = kind == "userdata" or kind == "number" or nil
   end
@@ -41,7 +42,7 @@ return function(name)
   local before = unfinished()
   local ok, value = require_here(name)
   if ok then return value end
-  for failed in pairs(unfinished()) do
+  for failed in _G.pairs(unfinished()) do
     if not before[failed] then package.loaded[failed] = nil end
   end
   local missing = type(value) == "string" and value:match "module '(luminary%.[%w_.]+)' not found:"

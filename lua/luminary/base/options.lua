@@ -60,7 +60,7 @@ function options.list(who, name, list)
   return list
 end
 
-local function brief(v) return (truncate_text(tostring(v), 200):gsub("[%c\127]", "?")) end
+local function brief(v) return (core.printable(truncate_text(tostring(v), 200)):gsub("%c", "?")) end
 
 --- Describes a value as messages show it: "3", "string 'x'", "a tensor [2, 3]", "a DataLoader".
 options.describe = core.describe
@@ -142,7 +142,7 @@ end
 
 --- Returns a path as messages show it: on one line, a long path without its middle.
 function options.shown_path(path)
-  return (truncate_text(path, 600):gsub("\194[\128-\159]", "?"):gsub("[%c\127]", "?"))
+  return (core.printable(truncate_text(path, 600)):gsub("%c", "?"))
 end
 
 --- Raises "'PATH': REASON". The reason is a format, whose values follow.
@@ -459,7 +459,7 @@ function options.no_name(what, key, ...)
   end
   if type(key) ~= "string" then fail("%s has no '%s'", what, tostring(key)) end
   local has = what == "tensors" and "tensors have no field or method" or what .. " has no"
-  local shown = truncate_text(key, 60):gsub("[%c\127]", "?")
+  local shown = core.printable(truncate_text(key, 60)):gsub("%c", "?")
   local theirs = load_module "luminary.help.pytorch_names"
   local others = theirs[what] or {}
   local there = others[key]

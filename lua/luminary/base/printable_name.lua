@@ -7,5 +7,5 @@ local truncate_text = require "luminary.base.truncate_text"
 return function(text, max_bytes)
   text = truncate_text(text, max_bytes)
   if not core.is_utf8_text(text) then return ("(%d bytes)"):format(#text) end
-  return (text:gsub("\194[\128-\159]", "?"):gsub("[%c\127]", "?"))
+  return (core.printable(text):gsub("%c", "?"))
 end

@@ -7,6 +7,7 @@
 --- save is noticed. The file appears after all of its shards and names them, so that a save is complete or absent.
 local core = require "luminary.core"
 local class = require "luminary.base.class"
+local interpreted = require "luminary.base.interpreted"
 local json_encode = require "luminary.base.json_encode"
 local lists = require "luminary.base.lists"
 local load_module = require "luminary.base.load_module"
@@ -95,7 +96,7 @@ local function replace_objects(who, tree, each, to_load)
     end
     return copies[value]
   end
-  jit.off(walk) -- LuaJIT miscompiles it, see Description.table (file_formats/checkpoint.lua)
+  walk = interpreted(walk) -- LuaJIT miscompiles it, see Description.table (file_formats/checkpoint.lua)
   return walk(tree)
 end
 

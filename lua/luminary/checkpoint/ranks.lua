@@ -1,5 +1,6 @@
 --- Gathers values and errors of all ranks for checkpoints. With one rank it does not communicate.
 local core = require "luminary.core"
+local interpreted = require "luminary.base.interpreted"
 local options = require "luminary.base.options"
 local load_module = require "luminary.base.load_module"
 local rank_and_size = require "luminary.base.rank_and_size"
@@ -50,8 +51,8 @@ local function unpacked(value, seen)
 end
 
 -- These recursions are like that of Description (file_formats/checkpoint.lua), which LuaJIT compiles wrongly at times.
-jit.off(packed)
-jit.off(unpacked)
+packed = interpreted(packed)
+unpacked = interpreted(unpacked)
 
 --- Returns a string of a value, in which its tensors have a dtype and a shape and no elements.
 function ranks.outline(value)

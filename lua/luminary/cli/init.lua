@@ -1,5 +1,5 @@
 --- Runs the command `luminary`: a script, alone or as several ranks, a chunk, or a prompt.
-local debug = require "debug"
+local debug, ffi = require "debug", require "ffi"
 local USAGE = [[
 usage: luminary [-e CHUNK | FILE] [argument ...]
        luminary run [option ...] FILE [argument ...]
@@ -32,6 +32,7 @@ local truncate_text = require "luminary.base.truncate_text"
 local frames = require "luminary.base.script_frames"
 
 local HINT = "hint: "
+ffi.cdef "int lm_cli_ferror(void *file) __asm__(\"ferror\");"
 
 local cli = {}
 -- Locals, so that errors are reported whatever a script or the user at the prompt changes in the globals.
@@ -128,8 +129,7 @@ local function near(word, list, before)
   return name and format("; did you mean '%s%s'?", before, name) or ""
 end
 
---- Runs the command on a list of arguments; returns the exit status.
-function cli.main(args)
+local function run_command(args)
   local first = args[1]
   if first == nil then return require("luminary.cli.repl").run() end
   if first == "--help" or first == "-h" or first == "th" and args[2] == "--help" then
@@ -185,6 +185,16 @@ function cli.main(args)
     problem = problem .. near(first, COMMANDS, "luminary ")
   end
   return run(chunk, problem, set_arg(args, at))
+end
+
+--- Runs the command on a list of arguments; returns the exit status, which is not 0 if output could not be written.
+function cli.main(args)
+  local status = run_command(args)
+  if status ~= 0 or io.type(io.stdout) ~= "file" then return status end
+  local flushed, why = io.stdout:flush()
+  if flushed and ffi.C.lm_cli_ferror(io.stdout) == 0 then return status end
+  say("the output could not be written" .. (why and ": " .. why or ""))
+  return 1
 end
 
 return cli

@@ -23,6 +23,8 @@ local checkpoint_files = require "luminary.checkpoint.files"
 local lists = require "luminary.base.lists"
 local printable_name = require "luminary.base.printable_name"
 
+local function print(text) _G.print(core.printable(text)) end
+
 local inspect = {}
 
 local AT_ONCE = 2 ^ 22 -- elements in one step

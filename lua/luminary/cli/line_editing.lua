@@ -26,9 +26,6 @@ local ok = pcall(ffi.cdef, [[
   char *strdup(const char *text);
   void free(void *p);
   int isatty(int fd);
-  int abs(int n);
-  void *signal(int number, void *handler);
-  int siginterrupt(int number, int on);
   char *setlocale(int category, const char *locale);
 ]])
 local MOST_LINES, EINTR = 1000, 4
@@ -155,24 +152,15 @@ local function by_libedit(complete)
 end
 
 --- Handles Ctrl-C: returns a function guarded(f, ...) in which Ctrl-C interrupts f as usual, and quiet(), after which
---- it only ends the reading of a line. LuaJIT's own handler serves one Ctrl-C, so it is set again each time.
+--- it only ends the reading of a line. LuaJIT's own handler serves one Ctrl-C; the second would end the process.
 function line.guard()
-  local SIGINT = 2
-  local known, handler = pcall(function() return ffi.C.signal(SIGINT, ffi.cast("void *", 1)) end)
-  if not known then return function(f, ...) return f(...) end, function() end end
-  local nothing = ffi.cast("void *", ffi.C.abs) -- a handler that does nothing; an ignored signal would not end a read
-  local function quiet()
-    ffi.C.signal(SIGINT, nothing)
-    ffi.C.siginterrupt(SIGINT, 1)
-  end
-  local function back(...)
-    quiet()
+  local function quiet(...)
+    core.handle_interrupts(false)
     return ...
   end
   return function(f, ...)
-    ffi.C.siginterrupt(SIGINT, 0)
-    ffi.C.signal(SIGINT, handler)
-    return back(f(...))
+    core.handle_interrupts(true)
+    return quiet(f(...))
   end, quiet
 end
 

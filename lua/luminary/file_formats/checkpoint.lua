@@ -14,6 +14,7 @@
 ---   {"same": n}                                the table whose node has "id": n, which occurs several times
 --- Files contain only data: loading one runs no code.
 local core = require "luminary.core"
+local interpreted = require "luminary.base.interpreted"
 local json_encode = require "luminary.base.json_encode"
 local lists = require "luminary.base.lists"
 local class = require "luminary.base.class"
@@ -167,9 +168,9 @@ end
 
 -- LuaJIT 2.1.0-beta3 compiles such a recursion, of tables made in an ipairs loop, wrongly: of 85 levels the inner ones
 -- are at times empty, also in a copy of the code without this library.
-jit.off(Description.table)
-jit.off(Description.part)
-jit.off(Description.node)
+Description.table = interpreted(Description.table)
+Description.part = interpreted(Description.part)
+Description.node = interpreted(Description.node)
 
 local function is_flat(value)
   if type(value) ~= "table" or next(value) == nil then return false end
@@ -297,9 +298,9 @@ function restore(node, file, depth)
 end
 
 -- This recursion is like Description's: a table of an optimizer that was loaded was empty once.
-jit.off(put)
-jit.off(restore_table)
-jit.off(restore)
+put = interpreted(put)
+restore_table = interpreted(restore_table)
+restore = interpreted(restore)
 
 --- Reads a source: returns the value that checkpoint.save wrote, or any other file's tensors by name; the list of
 --- skipped tensors; and the other metadata.

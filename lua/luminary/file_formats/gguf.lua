@@ -1,5 +1,6 @@
 --- Reads GGUF, versions 2 and 3 (https://github.com/ggml-org/ggml/blob/master/docs/gguf.md): metadata and tensors;
 --- quantized ones become float32.
+local ffi = require "ffi"
 local core = require "luminary.core"
 local lists = require "luminary.base.lists"
 local printable_name = require "luminary.base.printable_name"
@@ -62,7 +63,11 @@ local values = {
     for i = 1, n do list[i] = read_value(c, kind, depth + 1) end
     return list
   end,
-  [10] = function(c) return c:unsigned(8) end, [11] = function(c) return c:int64() end,
+  [10] = function(c)
+    local value = c:int64()
+    return type(value) == "number" and value >= 0 and value or ffi.cast("uint64_t", ffi.cast("int64_t", value))
+  end,
+  [11] = function(c) return c:int64() end,
   [12] = function(c) return c:float(8) end,
 }
 

@@ -141,7 +141,7 @@ function Source.int64(text, i)
   local value = ffi.new "int64_t[1]"
   ffi.copy(value, text:sub(i, i + 7), 8)
   local number = tonumber(value[0])
-  return math.abs(number) <= 2 ^ 53 and number or value[0]
+  return math.abs(number) <= 2 ^ 53 and value[0] == number and number or value[0]
 end
 
 --- Returns the little-endian float of n bytes, 4 or 8, at position i (from 1) of text. A NaN is 0 / 0 whatever its

@@ -18,7 +18,7 @@ local shared = require "luminary.mp.shared_handle"
 local Worker = require "luminary.mp.worker"
 local fail = options.fail
 
-local executors = {} -- open executors of this process
+local busy = {} -- executors with open calls; others may become garbage
 local resolved = {} -- futures that have ended, whose callbacks lm.poll() is to run
 
 -- Sends a value over the connection of a worker.
@@ -107,6 +107,7 @@ local function new_future(executor, worker, number, socket, path)
   return class.object(Future, nil, setmetatable({
     executor = executor, worker = worker, number = number, socket = socket or false, path = path or false,
     process = executor.process, outcome = false, callbacks = false,
+    is_watched = false,
   }, of_future))
 end
 
@@ -187,6 +188,12 @@ end
 --- not close it, and stop watching it before the future is garbage.
 function Future:fileno()
   if not self.socket then fail "Future:fileno: the call runs on this thread; call future:get() or lm.poll()" end
+  self.is_watched = true
+  if not core.mp_is_open(self.socket) then -- the call had ended: a socket whose other end is closed is readable
+    local its
+    self.socket, its = core.mp_pipe()
+    core.mp_close_handle(its)
+  end
   return core.mp_fileno(self.socket)
 end
 
@@ -205,22 +212,45 @@ function Future:repr()
   return ("Future(%s)"):format(state)
 end
 
+local function need_future(who, v)
+  if not class.is(v, Future) then options.must_be(who, "future", "a future of lm.async or lm.serve", v) end
+end
+
 -- Sets the outcome of a future, and notes it for its callbacks.
 local function resolve(future, outcome)
   if future.outcome then return end
   future.outcome = outcome
+  if future.socket and not future.is_watched then core.mp_close_handle(future.socket) end
   if future.callbacks then table.insert(resolved, future) end
 end
 
 -- ---- the executor
 
 local Executor = class.define "Executor"
-Executor.__inner = {"submit", "make_room", "read", "wait", "withdraw", "advance", "close", "finish"}
+Executor.__inner = {"submit", "make_room", "set_open", "read", "wait", "withdraw", "advance", "close", "finish"}
+
+local function forget(self)
+  at_exit.forget(self)
+  for i = #busy, 1, -1 do
+    if busy[i] == self then table.remove(busy, i) end
+  end
+end
 
 --- Sets the state without workers and calls; also in a child of a fork, whose parent keeps its own.
 function Executor.renew(self)
   if self.process == core.process_id() then return end
   self.workers, self.pending, self.open, self.process = {}, {}, 0, core.process_id()
+  forget(self)
+end
+
+--- Sets the number of open calls. While there are any, the executor stays alive, also at the end of the program.
+function Executor:set_open(n)
+  local was = self.open
+  self.open = n
+  if n == 0 then return forget(self) end
+  if was > 0 then return end
+  busy[#busy + 1] = self
+  at_exit.remember(self)
 end
 
 --- Makes an executor that has not started its workers. spec: who (for errors), workers, threads (compute threads of
@@ -229,7 +259,6 @@ end
 function Executor:init(spec)
   self.spec, self.paths = spec, 0
   Executor.renew(self)
-  executors[#executors + 1] = self
 end
 
 -- Returns the workers' job. Its tensor counts the calls that each of them has begun.
@@ -254,7 +283,6 @@ local function next_worker(self)
       worker.waiting, worker.first, worker.last = {}, 1, 0
       self.begun[i]:fill_(0)
       self.workers[i] = worker
-      at_exit.remember(self)
     end
     local n = worker.last - worker.first
     if not best or n < best.last - best.first then best = worker end
@@ -272,7 +300,8 @@ end
 
 local function take(self, worker, outcome)
   local future = worker.waiting[worker.first]
-  worker.waiting[worker.first], worker.first, self.open = nil, worker.first + 1, self.open - 1
+  worker.waiting[worker.first], worker.first = nil, worker.first + 1
+  self:set_open(self.open - 1)
   resolve(future, outcome)
 end
 
@@ -316,7 +345,8 @@ function Executor:submit(who, fn, args, n, without_grad)
     if why then fail("%s: %s; the next call starts another one", who, why) end
     error(problem, 0)
   end
-  worker.last, self.open = worker.last + 1, self.open + 1
+  worker.last = worker.last + 1
+  self:set_open(self.open + 1)
   local future = new_future(self, worker, worker.last, socket, task.path)
   worker.waiting[worker.last] = future
   return future
@@ -354,11 +384,11 @@ end
 
 --- Waits until an answer comes, `seconds` at most.
 function Executor:wait(seconds)
-  local busy = {}
+  local waiting = {}
   for _, worker in pairs(self.workers) do
-    if worker.first <= worker.last then busy[#busy + 1] = worker end
+    if worker.first <= worker.last then waiting[#waiting + 1] = worker end
   end
-  if #busy > 0 then Worker.wait(busy, seconds) end
+  if #waiting > 0 then Worker.wait(waiting, seconds) end
 end
 
 --- Resolves the calls that have ended, before lm.poll() runs their callbacks.
@@ -381,8 +411,6 @@ local function run_callbacks()
   return count
 end
 
-local LAST = 2 -- seconds for open calls at the end of the program
-
 --- Waits for the open calls, `seconds` at most (nil: no limit), and ends the workers.
 function Executor:close(seconds)
   local deadline = core.time() + (seconds or math.huge)
@@ -394,17 +422,14 @@ function Executor:close(seconds)
     end
     local workers = {}
     for _, worker in pairs(self.workers) do workers[#workers + 1] = worker end
-    Worker.stop(workers, 1)
+    Worker.stop(workers, seconds and 0.1 or 1)
   end
   self.workers = {}
-  at_exit.forget(self)
-  for i, executor in ipairs(executors) do
-    if executor == self then table.remove(executors, i) end
-  end
+  forget(self)
 end
 
 -- Runs when the Lua state closes.
-function Executor:finish() self:close(LAST) end
+function Executor:finish() self:close(at_exit.seconds_left()) end
 
 --- Runs the functions that Future:on_done registered on this thread, of the calls that have ended; before, waits up to
 --- `seconds` (default 0) for an end. Returns the number of functions that ran. An error of one is raised after all have
@@ -413,23 +438,22 @@ function Executor.poll(seconds)
   seconds = shared.seconds("poll", seconds) or 0
   local deadline = core.time() + seconds
   while true do
-    local busy = {}
-    for i = #executors, 1, -1 do
-      local executor = executors[i]
+    local waiting = {}
+    for _, executor in ipairs(lists.copy(busy)) do
       if executor.process == core.process_id() then
         executor:advance()
         for _, worker in pairs(executor.workers) do
-          if worker.first <= worker.last then busy[#busy + 1] = worker end
+          if worker.first <= worker.last then waiting[#waiting + 1] = worker end
         end
       end
     end
     local count, left = run_callbacks(), deadline - core.time()
-    if count > 0 or #busy == 0 or left <= 0 then return count end
-    Worker.wait(busy, math.min(left, 0.5))
+    if count > 0 or #waiting == 0 or left <= 0 then return count end
+    Worker.wait(waiting, math.min(left, 0.5))
   end
 end
 
-Executor.Future, Executor.new_future, Executor.resolve = Future, new_future, resolve
+Executor.Future, Executor.new_future, Executor.resolve, Executor.need_future = Future, new_future, resolve, need_future
 Executor.next_task, Executor.begin, Executor.answer, Executor.finish_work = next_task, begin, answer, finish
 Executor.serve = serve -- a field, so that its name is found without a scan of all modules
 

@@ -137,7 +137,7 @@ end
 -- Returns true for plain data, which has no name; a module never is.
 local function is_data(value)
   if type(value) ~= "table" or debug.getmetatable(value) or stands_for_code(value) then return false end
-  for _, module in pairs(package.loaded) do
+  for _, module in _G.pairs(package.loaded) do -- see load_module.lua
     if module == value then return false end
   end
   return value ~= package.loaded and value ~= package.preload
@@ -186,7 +186,7 @@ end
 
 local function count_modules()
   local n = 0
-  for _ in next, package.loaded do n = n + 1 end
+  for _ in _G.next, package.loaded do n = n + 1 end
   return n
 end
 

@@ -107,7 +107,7 @@ local spawn = signature.of([[spawn(fn, {args, nprocs: count = 1, join = true, da
         environment = {LOCAL_RANK = tostring(i), LOCAL_WORLD_SIZE = tostring(n)},
       })
     end
-    at_exit.remember(self) -- finalizers run from the newest to the oldest
+    at_exit.remember(self)
     if opts.join then self:join() end
   end)
   if not ok then

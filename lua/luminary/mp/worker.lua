@@ -2,6 +2,7 @@
 --- Processes consist of workers.
 local jit = require "jit"
 local core = require "luminary.core"
+local at_exit = require "luminary.mp.at_exit"
 local lists = require "luminary.base.lists"
 local carrier = require "luminary.mp.serialization"
 local options = require "luminary.base.options"
@@ -100,6 +101,7 @@ function Worker.start(who, spec)
     self.handle, self.channel = core.mp_process(interpreter(who), arguments, changes)
     self.pid = core.mp_pid(self.handle)
   end
+  at_exit.renew()
   self.thread = thread
   local script = _G.arg and _G.arg[0]
   local boot = {
@@ -201,7 +203,7 @@ function Worker.stop(workers, seconds)
   local deadline = core.time() + seconds
   for _, worker in ipairs(workers) do worker:send_signal(Worker.SIGTERM) end
   for _, worker in ipairs(workers) do
-    while not worker:join(0.05) and core.time() < deadline do
+    while not worker:join(math.max(0, math.min(0.05, deadline - core.time()))) and core.time() < deadline do
       if worker.thread then worker:send_signal(Worker.SIGTERM) end -- a thread may have caught the first one
     end
     if not worker.thread then

@@ -2,6 +2,7 @@
 --- containers' children.
 local core = require "luminary.core"
 local class = require "luminary.base.class"
+local interpreted = require "luminary.base.interpreted"
 local truncate_text = require "luminary.base.truncate_text"
 local options = require "luminary.base.options"
 local parameter = require "luminary.nn.parameter"
@@ -75,7 +76,8 @@ local function contains(module, sought, seen)
   end
   return false
 end
-jit.off(contains) -- LuaJIT 2.1.0-beta3 compiles a recursion in an ipairs loop wrongly: ShuffleNetV2 crashed at times
+-- LuaJIT 2.1.0-beta3 compiles a recursion in an ipairs loop wrongly: ShuffleNetV2 crashed at times
+contains = interpreted(contains)
 
 -- Fails if the child contains the module: walks over such a module would not end.
 local function check_acyclic(self, record, name, child)

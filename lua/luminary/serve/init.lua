@@ -129,11 +129,13 @@ function Inline:submit(who, _, args, _)
   self:make_room(who)
   local task = {args = args, future = Executor.new_future(self)}
   table.insert(self.pending, task)
-  self.open = #self.pending
+  self:set_open(#self.pending)
   return task.future
 end
 
 function Inline.read() end
+
+function Inline.finish() end -- at the end of the program the inputs may be gone
 
 local function resolve(task, outcome) Executor.resolve(task.future, outcome) end
 
@@ -150,7 +152,8 @@ function Inline:wait(_)
       rest[#rest + 1] = task
     end
   end
-  self.pending, self.open = rest, #rest
+  self.pending = rest
+  self:set_open(#rest)
   run(batch, list, resolve)
 end
 
@@ -159,7 +162,7 @@ function Inline:withdraw(future)
   for i = n, 1, -1 do
     if self.pending[i].future == future then table.remove(self.pending, i) end
   end
-  self.open = #self.pending
+  self:set_open(#self.pending)
   return self.open < n
 end
 
@@ -186,7 +189,7 @@ Batcher.init = signature.of([[Batcher(module, {max_batch: count = 32, max_wait_m
   if not class.record(module) and type(module) ~= "function" then
     options.must_be("Batcher", "module", "a module or a function", module)
   end
-  if opts.max_wait_ms < 0 then options.must_be("Batcher", "max_wait_ms", "at least 0", opts.max_wait_ms) end
+  if math.max(0, opts.max_wait_ms) ~= opts.max_wait_ms then options.must_be("Batcher", "max_wait_ms", "at least 0", opts.max_wait_ms) end
   if opts.max_queue > 128 then options.must_be("Batcher", "max_queue", "at most 128", opts.max_queue) end
   opts.module, opts.max_wait = module, opts.max_wait_ms / 1000
   self.executor = (opts.num_workers == 0 and Inline or Executor) {
@@ -210,6 +213,10 @@ end
 function Batcher:close()
   self.is_closed = true
   self.executor:close()
+end
+
+function Batcher:repr()
+  return ("Batcher(max_batch = %d%s)"):format(self.executor.spec.setup.max_batch, self.is_closed and ", closed" or "")
 end
 
 return options.strict("serve", {Batcher = Batcher})

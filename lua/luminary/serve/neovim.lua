@@ -1,4 +1,5 @@
 --- Runs functions in Neovim, or any host with luv, when futures of lm.async and lm.serve end; keystrokes never wait.
+local load_module = require "luminary.base.load_module"
 local options = require "luminary.base.options"
 
 local neovim = {}
@@ -10,6 +11,7 @@ function neovim.on_done(future, fn)
   local loop = vim and (vim.uv or vim.loop) or package.loaded.luv
   if not loop then options.fail "neovim.on_done: there is no event loop of luv in this process; use future:get()" end
   options.arg("neovim.on_done", "fn", fn, "function")
+  load_module("luminary.mp.executor").need_future("neovim.on_done", future)
   local poll = loop.new_poll(future:fileno())
   local function stop()
     if poll and not poll:is_closing() then

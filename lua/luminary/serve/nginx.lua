@@ -37,15 +37,17 @@ end
 function nginx.await(future, seconds)
   local ngx = rawget(_G, "ngx")
   if not ngx then options.fail "nginx.await: there is no nginx in this process; use future:get()" end
+  load_module("luminary.mp.executor").need_future("nginx.await", future)
+  seconds = load_module("luminary.mp.shared_handle").seconds("nginx.await", seconds) or 60
   if not future.socket then
     ngx.sleep(0)
     return future:get()
   end
-  local deadline = core.time() + (seconds or 60)
+  local deadline = core.time() + seconds
   while not future:done() do
     if core.time() >= deadline then
       future:cancel()
-      options.fail("nginx.await: timeout: no result within %g s", seconds or 60)
+      options.fail("nginx.await: timeout: no result within %g s", seconds)
     end
     wait(ngx, future, deadline)
   end

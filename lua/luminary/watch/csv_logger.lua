@@ -25,16 +25,22 @@ local function columns_of(path, line) return core.csv_fields(path, frombuffer(li
 
 local function read_all(path) return paths.filep(path) and read_file(path) or "" end -- a device may be endless
 
+local function add_column(self, name)
+  if self.index[name] then return end
+  self.columns[#self.columns + 1], self.index[name], self.is_wider = name, #self.columns + 1, true
+end
+
 CSVLogger.init = signature.of("CSVLogger(path: string, {append = false, all_ranks = false})",
   function(self, path, opts)
   if not self:start(opts.all_ranks) then return end
   self.path, self.columns, self.index, self.row = path, {}, {}, nil
   local header = opts.append and read_all(path):match "^([^\r\n]+)"
-  self.file = log_file.open("CSVLogger", path, header ~= nil, 0)
-  for i, name in ipairs(header and columns_of(path, header) or {"step", "wall_time"}) do
-    self.columns[i], self.index[name] = name, i
-  end
-  self.has_header = header ~= nil
+  self.has_header = header and true or false
+  self.file = log_file.open("CSVLogger", path, self.has_header, 0)
+  for _, name in ipairs(header and columns_of(path, header) or {}) do add_column(self, name) end
+  add_column(self, "step")
+  add_column(self, "wall_time")
+  self.is_wider = self.has_header and #self.columns > #columns_of(path, header)
 end)
 
 local function header_of(self) return table.concat(lists.map(self.columns, quoted), ",") .. "\n" end
@@ -68,10 +74,7 @@ function CSVLogger:write_scalars(values, step, time, _style)
     if tag == "step" or tag == "wall_time" or tag:find "%c" then
       options.must_be("CSVLogger", "a tag", "neither 'step' nor 'wall_time', and of one line", tag)
     end
-    if not self.index[tag] then
-      self.is_wider = true
-      self.columns[#self.columns + 1], self.index[tag] = tag, #self.columns + 1
-    end
+    add_column(self, tag)
   end
   self.row = self.row or {step = step, wall_time = time}
   for tag, value in pairs(values) do self.row[tag] = value end

@@ -3,6 +3,7 @@ local core = require "luminary.core"
 local map_tensors = require "luminary.base.map_tensors"
 local options = require "luminary.base.options"
 local in_mode = require "luminary.nn.in_mode"
+local records = require "luminary.nn.module_fields"
 
 local module_calls = {}
 
@@ -37,7 +38,7 @@ end
 --- Edges are found by autograd: each leaf's results are detached from their graph, so that the inputs of later calls
 --- depend only on the results from which they are directly computed.
 function module_calls.trace(model, inputs, edges)
-  local calls, handles, sources, open = {}, {}, {}, {}
+  local calls, sources, open = {}, {}, {}
 
   -- Returns a tensor in place of t to which a later input can be traced.
   local function cut(t, origin)
@@ -79,7 +80,7 @@ function module_calls.trace(model, inputs, edges)
   end
 
   local function hook(path, module)
-    handles[#handles + 1] = module:register_forward_pre_hook(function(_, given)
+    module:register_forward_pre_hook(function(_, given)
       local tensors = tensors_in(given)
       if open[1] then open[#open].is_leaf = false end
       local call = {
@@ -89,7 +90,7 @@ function module_calls.trace(model, inputs, edges)
       }
       calls[#calls + 1], open[#open + 1] = call, call
     end)
-    handles[#handles + 1] = module:register_forward_hook(function(_, _, ...)
+    module:register_forward_hook(function(_, _, ...)
       local results = options.pack(...)
       local call
       repeat call = table.remove(open) until call.module == module -- failed calls are still open
@@ -112,9 +113,16 @@ function module_calls.trace(model, inputs, edges)
         from = origins_of(tensors)}
     end)
   end
-  local ok, problem = pcall(in_mode, model, false, run)
-  for _, handle in ipairs(handles) do handle.remove() end
-  if not ok then error(problem, 0) end
+  local before = {} -- lists of hooks, which are replaced, never changed
+  for _, module in ipairs(model:modules()) do
+    local record = records.of(module)
+    before[record] = {record.pre_hooks, record.hooks, training = module.training}
+  end
+  options.restoring(function()
+    for record, was in pairs(before) do
+      record.pre_hooks, record.hooks, record.values.training = was[1], was[2], was.training
+    end
+  end, in_mode, model, false, run)
   return calls
 end
 

@@ -22,6 +22,7 @@ struct lm_lua_thread {
   int nice;
   int rc; /* the thread's reference and its owner's; guarded by `lock`, like ended and next */
   bool ended;
+  bool is_abandoned;          /* its owner waited in vain for its end */
   bool is_left;               /* it runs in the process that forked this one, which has only its memory */
   struct lm_lua_thread *next; /* in the list of running threads */
   lm_handle *connection;      /* NULL once its state owns it */
@@ -44,11 +45,29 @@ static void raise_interrupted(lua_State *L, lua_Debug *ar) {
   luaL_error(L, "the thread was asked to end");
 }
 
+static void raise_sigint(lua_State *L, lua_Debug *ar) {
+  (void)ar;
+  lua_sethook(L, NULL, 0, 0);
+  luaL_error(L, "interrupted!"); /* as luajit words it */
+}
+
 static void on_interrupt(int signal) {
-  (void)signal;
   lua_State *L = interruptible;
-  if (L) lua_sethook(L, raise_interrupted, LUA_MASKCALL | LUA_MASKRET | LUA_MASKCOUNT, 1);
+  int mask = LUA_MASKCALL | LUA_MASKRET | LUA_MASKCOUNT;
+  if (L) lua_sethook(L, signal == SIGINT ? raise_sigint : raise_interrupted, mask, 1);
   atomic_fetch_add(&interrupts, 1);
+}
+
+/* handle_interrupts(raises): sets how SIGINT acts on this thread, however often it comes: it raises an error in this
+ * state, or only ends a system call. */
+LM_FUNCTION(handle_interrupts) {
+  static _Alignas(16) char memory[HANDLER_STACK];
+  bool raises = lua_toboolean(L, 1);
+  struct sigaction action = {.sa_handler = on_interrupt, .sa_flags = SA_ONSTACK | (raises ? SA_RESTART : 0)};
+  sigaltstack(&(stack_t){.ss_sp = memory, .ss_size = sizeof memory}, NULL);
+  interruptible = raises ? L : NULL;
+  sigaction(SIGINT, &action, NULL);
+  return 0;
 }
 
 /* Interrupts t unless it is this thread. The lock must be held: then a thread that has not ended has a valid id. The
@@ -66,7 +85,7 @@ static void interrupt(const lm_lua_thread *t) {
   sigaction(INTERRUPT, &before, NULL);
 }
 
-/* Interrupts all threads and waits for their end, at most `seconds`. */
+/* Interrupts all threads and waits for their end, at most `seconds`; for abandoned ones a moment. */
 static void end_threads(double seconds) {
   double deadline = lm_seconds() + seconds;
   pthread_mutex_lock(&lock);
@@ -74,10 +93,10 @@ static void end_threads(double seconds) {
     bool others = false;
     for (const lm_lua_thread *t = running; t; t = t->next) {
       interrupt(t);
-      others = others || !pthread_equal(t->id, pthread_self());
+      others = others || !(t->is_abandoned || pthread_equal(t->id, pthread_self()));
     }
-    if (!others) break;
     lm_cond_wait_until(&ends, &lock, lm_seconds() + 0.05);
+    if (!others) break;
   }
   pthread_mutex_unlock(&lock);
 }
@@ -253,6 +272,7 @@ void lm_lua_thread_forget(lm_lua_thread *t) {
   pthread_mutex_lock(&lock);
   bool ended = t->ended;
   pthread_t id = t->id;
+  t->is_abandoned = !ended;
   pthread_mutex_unlock(&lock);
   if (!ended) {
     pthread_detach(id);
