@@ -1,13 +1,13 @@
 --- lm.CmdLine(): A parser of the command line, as Torch7's: cmd:option("-lr", 0.1, "learning rate"), cmd:parse(arg).lr.
 local core = require "luminary.core"
 local lists = require "luminary.base.lists"
-local class = require "luminary.torch7.class"
+local class = require "luminary.base.class"
 local options = require "luminary.base.options"
 local fail = options.fail
 
-local CmdLine = class.new "torch.CmdLine" -- its fields and __read… are Torch7's, for classes that extend it
+local CmdLine = class.root("CmdLine") -- its fields and __read… are Torch7's, for classes that extend torch.CmdLine
 
-function CmdLine:__init(argseparator, keyseparator)
+function CmdLine:init(argseparator, keyseparator)
   self.argseparator, self.keyseparator = argseparator or ",", keyseparator or "="
   self.helplines, self.arguments, self.options, self.silentio = {}, {}, {}, false
 end
@@ -184,4 +184,4 @@ function CmdLine:log(path, params)
   core.growing_file_write(file, table.concat(lines) .. "[----------------------]\n")
 end
 
-return class.packages.torch.CmdLine
+return CmdLine
