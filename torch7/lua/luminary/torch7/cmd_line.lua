@@ -19,9 +19,9 @@ function CmdLine:text(text)
   table.insert(self.helplines, text == nil and "" or options.arg("CmdLine.text", "text", text, "string"))
 end
 
---- cmd:option("-name", default, help [, type]): Adds an option, whose value is params.name; one of the same name is
---- replaced. A boolean is a flag, which negates the default; a number or string follows the name. `type`, "number",
---- "string" or "boolean", is needed only where it is not the default's.
+--- cmd:option("-name", default, help [, type]): Adds an option, whose value is params.name.
+--- A boolean is a flag, which negates the default; a number or string follows the name. `type`, "number", "string" or
+--- "boolean", is needed only where it is not the default's.
 function CmdLine:option(name, default, help, kind)
   if not options.arg("CmdLine.option", "name", name, "string"):find "^%-+[^-]" then
     fail("CmdLine.option: the name must begin with a dash: \"-%s\"", name)
