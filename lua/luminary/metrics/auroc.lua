@@ -82,12 +82,11 @@ end
 
 -- Returns a batch's probabilities. Warns if it is of logits and an earlier one was not, or the reverse.
 local function probabilities_of(self, preds, f)
-  local converted = labels.probabilities(preds, f)
-  local are_logits = not rawequal(converted, preds)
-  if self.are_logits == not are_logits and self.update_count > 0 and preds:numel() > 0 then
+  local converted, before = labels.probabilities(preds, f), self.are_logits
+  self.are_logits = not rawequal(converted, preds)
+  if before == not self.are_logits and self.update_count > 0 and preds:numel() > 0 then
     core.warn "AUROC: some batches are taken as logits and some, within 0 and 1, as probabilities; pass probabilities"
   end
-  self.are_logits = are_logits
   return converted
 end
 
@@ -151,9 +150,10 @@ local function of_label(self, preds, target, i)
     negatives, positives = fps:select(1, -1), tps:select(1, -1)
   end
   local lacking = positives:item() == 0 and "positive" or negatives:item() == 0 and "negative"
+  local which = i and ({multilabel = "label ", multiclass = "class "})[self.task]
   if lacking then
-    core.warn(("AUROC: no target of %s is %s, so that its area is 0"):format(i and self.task ~= "binary"
-      and (self.task == "multilabel" and "label " or "class ") .. i or "the samples", lacking))
+    core.warn(("AUROC: no target of %s is %s, so that its area is 0"):format(which and which .. i or "the samples",
+      lacking))
   end
   -- A rate without samples of a kind is 0.
   return partial_area(divide(fps, negatives), divide(tps, positives), self.max_fpr), double(positives)
