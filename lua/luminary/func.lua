@@ -249,6 +249,7 @@ end
 --- lm.func.jacrev(…): Returns a function that computes the Jacobian of f with respect to an argument.
 --- lm.func.jacfwd(…): Returns a function that computes the Jacobian of f; the same as jacrev.
 --- lm.func.jacobian(…): Returns a function that computes the Jacobian of f; the same as jacrev.
+
 for _, who in ipairs {"jacrev", "jacfwd", "jacobian"} do
   func[who] = signature.of(who .. "(f, {argnums: any = 1, has_aux = false})", function(f, opts)
     return jacrev(who, f, opts)
