@@ -66,7 +66,7 @@ page("reduction", "Reductions", {"Sums and means", [[
   {"Counts", "lm. unique unique_consecutive bincount histc histogram"})
 page("comparison", "Comparison and sorting", {"Comparison", [[
     lm. eq ne lt le gt ge equal allclose isclose isfinite isinf isposinf isneginf isnan isin]]},
-  {"Sorting", "lm. sort argsort msort topk kthvalue searchsorted bucketize"})
+  {"Sorting", "lm. sort argsort msort topk kthvalue searchsorted bucketize linear_sum_assignment"})
 page("blas", "BLAS and LAPACK", {"Products", [[
     lm. matmul mm bmm mv dot vdot inner outer addmm addmv addr addbmm baddbmm chain_matmul tensordot einsum kron cross
     cartesian_prod combinations cdist]]},

@@ -337,7 +337,7 @@ describe("the prompt", function()
     assert.matches("^Module:parameters", explain "?net:parameters")
     assert.matches("^Module:to%(…%)", explain "?net[1]:to")
     assert.matches("^x:to%(", explain "?y:to")
-    assert.matches("^net%[1%] is a module, Linear\nnn.Linear", explain "?net[1]")
+    assert.matches("^net%[1%] is a module, Linear, 9 parameters in 2 tensors\n.*\nnn.Linear", explain "?net[1]")
     assert.equal("no 'cov2d'; did you mean ?conv2d", explain "?cov2d")
     assert.equal("no 'nn.Liner'; did you mean ?Linear", explain "?nn.Liner")
     assert.equal("no 'qqqqqqqq'", explain "?qqqqqqqq")
@@ -660,7 +660,9 @@ describe("every public name #lua", function()
     local index = require "luminary.help.index"
     local all, count, others = index.all(), 0, {}
     local function check(path, entry)
-      local own, text = require("luminary.help").of(entry), lm.help(path)
+      local of, text = require("luminary.help").of, lm.help(path)
+      local main = index.is_class(entry.value) and require("luminary.help.entry").main(entry) -- of an alias
+      local own = of(entry) and of(main or entry)
       count = count + 1
       if own and text ~= own and text:sub(1, #own) ~= own then others[#others + 1] = path end
     end

@@ -34,10 +34,7 @@ end)
 functional.hessian = signature.of("hessian(f, inputs, {create_graph = false})", function(f, inputs, opts)
   check_callable("hessian", f)
   local list, one, how, numbers = read("hessian", inputs, opts)
-  local out = {}
-  for i in ipairs(list) do
-    out[i] = call(how, func.jacrev(func.grad(f, {argnums = i}), {argnums = numbers}), unpack(list))
-  end
+  local out = call(how, func.jacrev(func.grad(f, {argnums = numbers}), {argnums = numbers}), unpack(list))
   return one and out[1][1] or out
 end)
 
