@@ -246,7 +246,7 @@ local function variants(row)
             for _, numbers in ipairs(kind == 1 and {false, true} or {false}) do
               local larger, most = grown(case, from, to, numbers), 0
               each_tensor(larger, function(spec) most = math.max(most, numel(spec.shape)) end)
-              if most <= MOST[kind] then table.insert(list[kind], {case = larger, from = from, to = to, numbers = numbers}) end
+              if most <= MOST[kind] then table.insert(list[kind], {case = larger}) end
             end
           end
         end
