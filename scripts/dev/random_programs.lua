@@ -3,7 +3,7 @@
 --
 --   luajit scripts/dev/random_programs.lua [programs [first seed]]    prints each failure's seed, and counts
 --
--- After each op the float64 side goes on from the rounded value, so that both sides agree about signs and the largest.
+-- After each op the float64 side takes over the rounded value, so that both sides agree about signs and the largest.
 local lm = require "luminary"
 local half = require "spec.support.half_layouts"
 local F = lm.nn.functional
@@ -68,7 +68,7 @@ dim_op(function(x, dim) return x:log_softmax(dim) * 0.25 end)
 dim_op(function(x, dim) return x:mean(dim, true) end)
 dim_op(function(x, dim, shape) return x:sum(dim, true) / shape[dim] end)
 dim_op(function(x, dim) return x:amax(dim, true) end)
-dim_op(function(x, dim, shape) return x:cumsum(dim) / shape[dim] end)
+dim_op(function(x, dim) return x:cumsum(dim) * 0.01 end)
 dim_op(function(x, dim) return x:flip {dim} end)
 dim_op(function(x, dim) return x:transpose(dim, 1) end)
 dim_op(function(x, dim, shape) return x:narrow(dim, 1, math.ceil(shape[dim] * 0.7)) end)
@@ -193,6 +193,9 @@ function programs.wrong(seed)
   end
   local want = in_float64(function(x) return x end)
   if wrong then return wrong end
+  for _, v in ipairs(values) do
+    if v:numel() > 1 and not v:isfinite():all():item() then return end -- gradients would be NaN
+  end
   local near
   for i = 1, #leaves do
     local off = got[i] and half.wrong(got[i], want[i], dtype, 16)
