@@ -7,7 +7,6 @@
  * one launch, when the first of them is needed. */
 #include <string.h>
 
-#include "autograd/formulas.h"
 #include "autograd/record_graph.h"
 #include "base/mem.h"
 #include "op/run.h"
@@ -246,7 +245,8 @@ static lm_dtype widest_of(const lm_op *op, const void *args) {
 lm_dtype lm_widened_dtype(lm_op_id id, const void *args) {
   const lm_op *op = &lm_ops[id];
   for (int k = 0; op->widens && k < op->ntensor; k++) {
-    if (lm_f_is_half(LM_ARG_TENSOR(args, op->tensor[k]))) return widest_of(op, args);
+    const lm_tensor *t = LM_ARG_TENSOR(args, op->tensor[k]);
+    if (t && (t->dtype == LM_F16 || t->dtype == LM_BF16)) return widest_of(op, args);
   }
   return LM_NO_DTYPE;
 }
