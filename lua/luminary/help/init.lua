@@ -21,13 +21,13 @@ local getinfo, getlocal, getupvalue = debug.getinfo, debug.getlocal, debug.getup
 
 -- ---- the text of a name
 
-local wrappers = {options = true, class = true, signature = true}
+local wrappers = {options = true, class = true, signature = true, full_precision = true}
 
 -- Returns the function that options.exact and other wrappers wrap, and its debug info.
 local function original(f)
   for _ = 1, 5 do
     local info = getinfo(f, "S")
-    if not wrappers[info.source:match "/base/(%w+)%.lua$"] then return f, info end
+    if not wrappers[info.source:match "/base/([%w_]+)%.lua$"] then return f, info end
     local i, inner = 1, nil
     while true do
       local name, value = getupvalue(f, i)
