@@ -107,7 +107,7 @@ function Roles:walk(g, names, depth)
       end
     end
     local positions = layers[(node.domain or "") .. "." .. op] or layers[op] or ""
-    for k in (value.is_fixed and "" or positions):gmatch "%d" do
+    for k in (value.is_fixed and op ~= "Gather" and "" or positions):gmatch "%d" do
       local weight, indices = value.inputs[tonumber(k)], value.inputs[2]
       local fits = weight and weight.is_fixed and (not of_two_axes[op] or weight.ndim == 2 or weight.axes > 1)
       if fits and op == "Gather" then -- an embedding, whose indices no layer computes
