@@ -198,6 +198,20 @@ describe("which tensors of an ONNX file train", function()
     assert.equal("factor", names_of(lm.onnx.load(path)))
   end)
 
+  it("is decided for files that break the rules too, so that the errors are those of the file", function()
+    local empty = {w = lm.zeros({4, 0}), v = lm.zeros({0, 0}), s = {}}
+    for _, nodes in ipairs {
+      {{"Gather", "w x", "y"}}, {{"Gather", "v x", "y"}}, {{"Gather", "s x", "y"}}, {{"MatMul", "x w", "y"}},
+      {{"Reshape", "w s", "r"}, {"MatMul", "x r", "y"}}, {{"Reshape", "w w", "r"}, {"Add", "r r", "y"}},
+      {{"MatMul", "x", "y"}}, {{"Add", "x none", "y"}}, {{"Conv", "x - s", "y"}}, {{"LSTM", "x", "y"}},
+    } do
+      local ok, why = pcall(lm.onnx.load, write(nodes, empty, {input = {info("x", 7)}}))
+      assert.is_true(ok or why:find("made.onnx'", 1, true) ~= nil, tostring(why))
+    end
+    local net = lm.onnx.load(write({{"MatMul", "x w", "y"}}, {w = {3, 3}}))
+    assert.equal(1, #net:parameters {recurse = false})
+  end)
+
   it("is listed by inspect", function()
     write({{"MatMul", "x w", "a"}, {"Mul", "a s", "b"}, {"Constant", "", "v", {value = tensor("", {3, 2})}},
       {"MatMul", "b v", "y"}}, {w = {4, 3}, s = {}})

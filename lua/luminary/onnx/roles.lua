@@ -18,7 +18,7 @@ for op, positions in ([[
 local of_two_axes = lists.set "MatMul FusedMatMul Einsum Gather" -- the weights of these
 local moving = lists.set "Cast Flatten Identity Reshape Squeeze Transpose Unsqueeze" -- which keep the elements
 local choosing = lists.set "Concat Gather GatherElements GatherND Slice Softmax Split TopK" -- before no bias
-local MOST, DEEPEST = 2 ^ 17, 100 -- nodes that are looked at, with functions expanded; graphs in one another
+local DEEPEST = 100 -- graphs in one another
 
 -- A value is {message = of a constant, op, inputs = of the node that makes it, is_fixed = computed from constants
 -- alone, axes, ndim = number of axes longer than 1, and of all, if it is, is_learned = computed with a weight}.
@@ -88,7 +88,8 @@ function Roles:walk(g, names, depth)
     end
     local shape = is_fixed and op == "Reshape" and value.inputs[2]
     local ok, stated = pcall(self.read, shape and shape.message or {}, error)
-    new_value(value, shape and ok and stated:reshape(-1):totable() or sizes).is_fixed = is_fixed
+    ok = shape and ok and core.is_tensor(stated) and stated:numel() <= 8
+    new_value(value, ok and stated:reshape(-1):totable() or sizes).is_fixed = is_fixed
     for _, name in ipairs(given) do names[name] = value end
     local called = self.functions[(node.domain or "") .. "\0" .. op]
     if called and self.left > 0 then
@@ -135,15 +136,16 @@ function Roles:graph(g, outer, depth)
 end
 
 --- Sets two fields of the messages of a model's floating tensors: `trains`, and `label`, a name that no other has.
---- read(message, fail) returns the tensor of one, is_float(message) whether it is one. stated: the set of names that
---- the file says train, or nil. trainable: nil: by that or the rule; a boolean: all or none; a table of booleans by
---- name; or a function(name, trains) that returns whether a tensor trains. Returns a list of {name, message}.
-return function(model, read, is_float, stated, trainable)
+--- most: nodes that are looked at, with functions expanded. read(message, fail) returns the tensor of one,
+--- is_float(message) whether it is one. stated: the set of names that the file says train, or nil. trainable: nil: by
+--- that or the rule; a boolean: all or none; a table of booleans by name; or a function(name, trains) that returns
+--- whether a tensor trains. Returns a list of {name, message}.
+return function(model, most, read, is_float, stated, trainable)
   local kind, names, labels = type(trainable), {}, {}
   if not ("nil boolean table function"):find(kind) then
     options.must_be("onnx.load", "trainable", "a boolean, a table of booleans by name, or a function", trainable)
   end
-  local self = setmetatable({functions = {}, found = {}, left = MOST, read = read, is_float = is_float}, Roles)
+  local self = setmetatable({functions = {}, found = {}, left = most, read = read, is_float = is_float}, Roles)
   for _, f in ipairs(model.functions or {}) do self.functions[(f.domain or "") .. "\0" .. (f.name or "")] = f end
   self:graph(model.graph or {}, nil, 1)
   for _, each in ipairs(self.found) do
