@@ -107,7 +107,8 @@ describe("which tensors of an ONNX file train", function()
     assert.equal("", trained({{"Gather", "w x", "y"}}, {w = at:cos()}, ids))
     assert.equal("", trained({{"Gather", "w x", "y"}}, {w = {16}}, ids))
     local at_fixed = {{"Gather", "w at", "p"}, {"Gather", "e x", "a"}, {"Add", "a p", "y"}} -- learned positions
-    assert.equal("e w", trained(at_fixed, {w = {16, 4}, e = {9, 4}, at = lm.tensor({{0, 1, 2}}, {dtype = "int64"})}, ids))
+    local three = lm.tensor({{0, 1, 2}}, {dtype = "int64"})
+    assert.equal("e w", trained(at_fixed, {w = {16, 4}, e = {9, 4}, at = three}, ids))
     assert.equal("e", trained({{"Gather", "e x", "a"}, {"Add", "a p", "y"}}, {e = {16, 4}, p = {1, 5, 4}}, ids))
     assert.equal("w", trained({ -- indices that a layer computes are of no embedding
       {"MatMul", "x w", "a"}, {"ArgMax", "a", "i", {axis = 1}}, {"Gather", "t i", "y"},
