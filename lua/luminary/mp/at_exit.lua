@@ -2,7 +2,7 @@
 --- processes die with it.)
 local core = require "luminary.core"
 
-local at_exit = {objects = {}} -- those remembered, the oldest first
+local at_exit = {objects = {}} -- objects to finish, the oldest first
 
 local LAST = 2 -- seconds for all open calls of lm.async and lm.serve together
 
