@@ -11,8 +11,8 @@ local sentinel, deadline
 --- Returns the seconds that open calls have left at the end.
 function at_exit.seconds_left() return math.max(0, deadline - core.time()) end
 
--- Calls object:finish() of all objects, the newest first. Nobody can catch an error: prints it, but not in a host, whose
--- standard error is not ours.
+-- Calls object:finish() of all objects, the newest first. Nobody can catch an error: prints it, but not in a host,
+-- whose standard error is not ours.
 local function finish_all()
   deadline = core.time() + LAST
   while #at_exit.objects > 0 do

@@ -189,7 +189,9 @@ Batcher.init = signature.of([[Batcher(module, {max_batch: count = 32, max_wait_m
   if not class.record(module) and type(module) ~= "function" then
     options.must_be("Batcher", "module", "a module or a function", module)
   end
-  if math.max(0, opts.max_wait_ms) ~= opts.max_wait_ms then options.must_be("Batcher", "max_wait_ms", "at least 0", opts.max_wait_ms) end
+  if math.max(0, opts.max_wait_ms) ~= opts.max_wait_ms then
+    options.must_be("Batcher", "max_wait_ms", "at least 0", opts.max_wait_ms)
+  end
   if opts.max_queue > 128 then options.must_be("Batcher", "max_queue", "at most 128", opts.max_queue) end
   opts.module, opts.max_wait = module, opts.max_wait_ms / 1000
   self.executor = (opts.num_workers == 0 and Inline or Executor) {
