@@ -23,8 +23,8 @@ local function with_hint(message)
   local name = message:match("global '([%w_]+)' %(a nil value%)")
   if not name then return message end
   if debug.traceback():find "'require'" then
-    return message .. "; the worker requires the function's module: keep the function in a module that uses no globals of "
-      .. "the host"
+    return message .. "; the worker requires the function's module: keep the function in a module that uses no globals "
+      .. "of the host"
   end
   return ("%s; global variables are not sent to workers: make '%s' local, or pass it in args"):format(message, name)
 end
