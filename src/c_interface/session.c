@@ -122,12 +122,14 @@ static __attribute__((noinline)) bool find_lua_folder(char folder[FOLDER_BYTES])
   return found || (lm_plugin_folder(name) && find_above(name, folder));
 }
 
-/* Fails unless a folder that the caller names has luminary/init.lua, and can be in Lua's path. */
+/* Fails unless a folder that the caller names has luminary/init.lua. */
 static __attribute__((noinline)) lm_status check_lua_folder(const char *folder) {
   char path[FOLDER_BYTES];
   if (strpbrk(folder, ";?")) return lm_fail_value("session", "lua_folder", "a path without ';' and '?'", folder);
-  if (snprintf(path, sizeof path, "%s%s", folder, file) >= FOLDER_BYTES) errno = ENAMETOOLONG;
-  else if (access(path, R_OK) == 0) return LM_OK;
+  if (snprintf(path, sizeof path, "%s%s", folder, file) >= FOLDER_BYTES)
+    errno = ENAMETOOLONG;
+  else if (access(path, R_OK) == 0)
+    return LM_OK;
   return lm_fail_file("open", path, strerror(errno));
 }
 

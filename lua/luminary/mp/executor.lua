@@ -18,7 +18,6 @@ local shared = require "luminary.mp.shared_handle"
 local Worker = require "luminary.mp.worker"
 local fail = options.fail
 
-local busy = {} -- executors with open calls; others may become garbage
 local resolved = {} -- futures that have ended, whose callbacks lm.poll() is to run
 
 -- Sends a value over the connection of a worker.
@@ -229,28 +228,17 @@ end
 local Executor = class.define "Executor"
 Executor.__inner = {"submit", "make_room", "set_open", "read", "wait", "withdraw", "advance", "close", "finish"}
 
-local function forget(self)
-  at_exit.forget(self)
-  for i = #busy, 1, -1 do
-    if busy[i] == self then table.remove(busy, i) end
-  end
-end
-
 --- Sets the state without workers and calls; also in a child of a fork, whose parent keeps its own.
 function Executor.renew(self)
   if self.process == core.process_id() then return end
   self.workers, self.pending, self.open, self.process = {}, {}, 0, core.process_id()
-  forget(self)
+  at_exit.forget(self)
 end
 
 --- Sets the number of open calls. While there are any, the executor stays alive, also at the end of the program.
 function Executor:set_open(n)
-  local was = self.open
+  if n == 0 then at_exit.forget(self) elseif self.open == 0 then at_exit.remember(self) end
   self.open = n
-  if n == 0 then return forget(self) end
-  if was > 0 then return end
-  busy[#busy + 1] = self
-  at_exit.remember(self)
 end
 
 --- Makes an executor that has not started its workers. spec: who (for errors), workers, threads (compute threads of
@@ -425,7 +413,7 @@ function Executor:close(seconds)
     Worker.stop(workers, seconds and 0.1 or 1)
   end
   self.workers = {}
-  forget(self)
+  at_exit.forget(self)
 end
 
 -- Runs when the Lua state closes.
@@ -439,8 +427,8 @@ function Executor.poll(seconds)
   local deadline = core.time() + seconds
   while true do
     local waiting = {}
-    for _, executor in ipairs(lists.copy(busy)) do
-      if executor.process == core.process_id() then
+    for _, executor in ipairs(lists.copy(at_exit.objects)) do
+      if executor.advance and executor.process == core.process_id() then
         executor:advance()
         for _, worker in pairs(executor.workers) do
           if worker.first <= worker.last then waiting[#waiting + 1] = worker end

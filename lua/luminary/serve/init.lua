@@ -189,7 +189,9 @@ Batcher.init = signature.of([[Batcher(module, {max_batch: count = 32, max_wait_m
   if not class.record(module) and type(module) ~= "function" then
     options.must_be("Batcher", "module", "a module or a function", module)
   end
-  if math.max(0, opts.max_wait_ms) ~= opts.max_wait_ms then options.must_be("Batcher", "max_wait_ms", "at least 0", opts.max_wait_ms) end
+  if math.max(0, opts.max_wait_ms) ~= opts.max_wait_ms then
+    options.must_be("Batcher", "max_wait_ms", "at least 0", opts.max_wait_ms)
+  end
   if opts.max_queue > 128 then options.must_be("Batcher", "max_queue", "at most 128", opts.max_queue) end
   opts.module, opts.max_wait = module, opts.max_wait_ms / 1000
   self.executor = (opts.num_workers == 0 and Inline or Executor) {
@@ -215,8 +217,6 @@ function Batcher:close()
   self.executor:close()
 end
 
-function Batcher:repr()
-  return ("Batcher(max_batch = %d%s)"):format(self.executor.spec.setup.max_batch, self.is_closed and ", closed" or "")
-end
-
-return options.strict("serve", {Batcher = Batcher})
+return options.strict("serve", {
+  Batcher = Batcher, nginx = require "luminary.serve.nginx", neovim = require "luminary.serve.neovim",
+})

@@ -26,8 +26,13 @@
  */
 #include "bind/mp/handles.h"
 
+#include <fcntl.h>
+#include <limits.h>
 #include <poll.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
+#include "base/descriptor.h"
 #include "base/mem.h"
 #include "base/message.h"
 #include "mp/lock.h"
@@ -43,7 +48,22 @@ lm_handle *lm_to_handle(lua_State *L, int i) {
   return h ? *h : NULL;
 }
 
-lm_handle **lm_handle_slot(lua_State *L) { return lm_object_new(L, &handle_type); }
+/* Returns false if the next descriptors would have the last NEEDED numbers that the process may use. */
+static bool has_descriptors(void) {
+  enum { FEW = 8, NEEDED = 4 };
+  struct rlimit limit = {0};
+  int any = lm_fd_above_stdio(open("/", O_PATH | O_CLOEXEC)), high = any;
+  if (any >= 0 && getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur < INT_MAX)
+    high = lm_fd_copy(any, (int)limit.rlim_cur - FEW);
+  if (high >= 0 && high != any) close(high);
+  if (any >= 0) close(any);
+  return high >= 0 && (high == any || high <= (int)limit.rlim_cur - NEEDED);
+}
+
+lm_handle **lm_handle_slot(lua_State *L) {
+  if (!has_descriptors()) lua_gc(L, LUA_GCCOLLECT, 0);
+  return lm_object_new(L, &handle_type);
+}
 
 static lm_handle *need_handle(lua_State *L, int i, lm_handle_kind kind) {
   lm_handle *h = lm_to_handle(L, i);
@@ -51,59 +71,28 @@ static lm_handle *need_handle(lua_State *L, int i, lm_handle_kind kind) {
   return h;
 }
 
-typedef struct making {
-  lm_handle_kind kind;
-  double number;    /* a queue's capacity, a semaphore's permits */
-  const char *path; /* a listener's; NULL for a pair of connections */
-  lm_handle *made[2];
-} making;
-
-static lm_status make(lua_State *L, lm_lua *s, void *arg) {
-  making *m = arg;
-  (void)L, (void)s;
-  if (m->kind == LM_QUEUE) return lm_queue_new((uint64_t)m->number, m->made);
-  if (m->kind == LM_LOCK) return lm_lock_new(m->made);
-  if (m->kind == LM_SEMAPHORE) return lm_semaphore_new((uint32_t)m->number, m->made);
-  return m->path ? lm_listener_new(m->path, m->made) : lm_connection_pair(m->kind, m->made);
-}
-
-/* Pushes the new handle; without a free descriptor, collects garbage and tries once more. */
-static int return_made(lua_State *L, making m) {
-  lm_handle **slot = lm_handle_slot(L);
-  lm_need(L, lm_retry_after_gc(L, LM_STATE(L), make, &m));
-  *slot = m.made[0];
-  return 1;
-}
-
-void lm_need_pair(lua_State *L, lm_handle_kind kind, lm_handle *ends[2]) {
-  making m = {.kind = kind};
-  lm_need(L, lm_retry_after_gc(L, LM_STATE(L), make, &m));
-  memcpy(ends, m.made, sizeof m.made);
-}
-
 LM_FUNCTION(mp_queue) {
-  return return_made(L, (making){.kind = LM_QUEUE, .number = lm_need_number(L, 1, "mp_queue", "capacity")});
+  double capacity = lm_need_number(L, 1, "mp_queue", "capacity");
+  return lm_return(L, lm_queue_new((uint64_t)capacity, lm_handle_slot(L)), 1);
 }
 
 LM_FUNCTION(mp_pipe) {
   lm_handle_kind kind = lua_toboolean(L, 1) ? LM_THREAD_CONNECTION : LM_CONNECTION;
   lm_handle *ends[2], **a = lm_handle_slot(L), **b = lm_handle_slot(L);
-  lm_need_pair(L, kind, ends);
+  lm_need(L, lm_connection_pair(kind, ends));
   *a = ends[0];
   *b = ends[1];
   return 2;
 }
 
 LM_FUNCTION(mp_listen) {
-  return return_made(L, (making){.kind = LM_CONNECTION, .path = lm_need_text(L, 1, "mp_listen", "path")});
+  const char *path = lm_need_text(L, 1, "mp_listen", "path");
+  return lm_return(L, lm_listener_new(path, lm_handle_slot(L)), 1);
 }
 
-LM_FUNCTION(mp_fileno) {
-  LM_STATE(L)->fresh += lm_gc_step_descriptor(); /* stays open until it is garbage */
-  return lm_return_int(L, need_handle(L, 1, LM_CONNECTION)->fd[0]);
-}
+LM_FUNCTION(mp_fileno) { return lm_return_int(L, need_handle(L, 1, LM_CONNECTION)->fd[0]); }
 
-LM_FUNCTION(mp_lock) { return return_made(L, (making){.kind = LM_LOCK}); }
+LM_FUNCTION(mp_lock) { return lm_return(L, lm_lock_new(lm_handle_slot(L)), 1); }
 
 LM_FUNCTION(mp_close_handle) {
   void *h = lm_to_object(L, 1, &handle_type);
@@ -148,7 +137,7 @@ static int push_message(lua_State *L, lm_lua *s, lm_mp_message **held) {
   for (int i = 0; i < p->ntensors; i++) {
     lm_tensor_handle *b = lm_tensor_handle_new(L);
     const lm_segment *segment = lm_segment_of(p->tensors[i]);
-    if (segment && segment != last) s->fresh += lm_gc_step_descriptor();
+    if (segment && segment != last) s->fresh += LM_GC_STEP_DESCRIPTOR;
     last = segment;
     lm_tensor_handle_fill(s, b, p->tensors[i]);
     lm_gc_step_count(s, p->tensors[i]);
@@ -299,7 +288,8 @@ LM_FUNCTION(mp_held) { return lm_return_int(L, need_handle(L, 1, LM_LOCK)->depth
 
 LM_FUNCTION(mp_semaphore) {
   double n = lm_need_number(L, 1, "mp_semaphore", "permits");
-  return return_made(L, (making){.kind = LM_SEMAPHORE, .number = n >= 0 && n <= UINT32_MAX ? n : UINT32_MAX});
+  uint32_t permits = n >= 0 && n <= UINT32_MAX ? (uint32_t)n : UINT32_MAX;
+  return lm_return(L, lm_semaphore_new(permits, lm_handle_slot(L)), 1);
 }
 
 LM_FUNCTION(mp_permit) { return acquire(L, "Semaphore:acquire", LM_SEMAPHORE, lm_semaphore_acquire); }

@@ -6,10 +6,9 @@
 
 /* Returns the open handle at i; NULL for other values. */
 lm_handle *lm_to_handle(lua_State *L, int i);
-/* Pushes a userdata that owns the handle put into it, and returns its slot. */
+/* Pushes a userdata that owns the handle put into it, and returns its slot. Before, collects garbage, which may hold
+ * descriptors, if fewer than some are free. */
 lm_handle **lm_handle_slot(lua_State *L);
-/* Makes the ends of a connection; without a free descriptor, collects garbage and tries once more. */
-void lm_need_pair(lua_State *L, lm_handle_kind kind, lm_handle *ends[2]);
 
 /* ---- lua_thread.c: a Lua state on its own thread */
 typedef struct lm_lua_thread lm_lua_thread;
