@@ -661,7 +661,7 @@ describe("every public name #lua", function()
     local all, count, others = index.all(), 0, {}
     local function check(path, entry)
       local of, text = require("luminary.help").of, lm.help(path)
-      local main = index.is_class(entry.value) and require("luminary.help.entry").main(entry) -- of an alias
+      local main = index.is_class(entry.value) and require("luminary.help.entry").main(entry) -- an alias has another
       local own = of(entry) and of(main or entry)
       count = count + 1
       if own and text ~= own and text:sub(1, #own) ~= own then others[#others + 1] = path end
