@@ -332,4 +332,14 @@ describe("lm.onnx in parts", function()
     assert.is_true(lm.equal(x:tile(30), y))
     assert.is_true(most >= 1 and most <= 31, most)
   end)
+
+  it("sends a model to other threads after calls", function()
+    local net, x = load(graph({node("Relu", "x", "y")}, {info "x"}, {info "y"})), lm.tensor {-1, 2}
+    local function call(m, t)
+      require("luminary").no_grad(function() m(t) end)
+      return require("luminary").no_grad(function() return m(t):totable() end)
+    end
+    assert.same({0, 2}, call(net, x))
+    for _, each in ipairs {net, net:clone()} do assert.same({0, 2}, lm.async(call, each, x):get(20)) end
+  end)
 end)
