@@ -21,6 +21,7 @@ local function walk(who, path, v, make, beside, what, model)
     options.must_be(who, path, nested and "a tensor" or "a table as " .. model .. " is", beside or nil)
   end
   if beside == false or not options.is_plain(v) then return make(v, path, beside) end
+  if #path > 5000 then fail("%s: %s… is a table that contains itself, or too many others", who, path:sub(1, 60)) end
   local keys, out = {}, {}
   for key in pairs(nested and beside or {}) do
     if v[key] == nil then

@@ -233,6 +233,10 @@ describe("lm.func on tables of tensors", function()
     local w, x = lm.ones(3, 2), lm.ones(3, 2)
     local function f(p, a) return (p.w * a):sum() end
     local function of_vmap(in_dims, p, a) return message(func.vmap(f, { in_dims = in_dims }), p, a) end
+    local cycle = { w = w }
+    cycle.self = cycle
+    assert.matches("argument 1.self.self.*contains itself", of_vmap(1, cycle, x))
+    assert.matches("grad: argument 1.self.self.*contains itself", message(func.grad(f), cycle, x))
     assert.matches("in_dims has 'v', which argument 1 lacks", of_vmap({ { v = 1 }, 1 }, { w = w }, x))
     assert.matches("each of the 2 arguments; it has 'w'", of_vmap({ w = 1 }, { w = w }, x))
     assert.matches("argument 1.k must be a tensor, got 2", of_vmap({ 1, 1 }, { w = w, k = 2 }, x))

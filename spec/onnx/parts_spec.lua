@@ -313,4 +313,33 @@ describe("lm.onnx in parts", function()
       end
     end
   end)
+
+  it("returns the sequences that a later node reads, not those on the way", function()
+    local nodes = {node("SequenceConstruct", "x", "s1")}
+    for i = 2, 30 do nodes[i] = node("SequenceInsert", ("s%d x"):format(i - 1), "s" .. i) end
+    nodes[31] = node("ConcatFromSequence", "s30", "y", {name = "axis", type = 2, i = 0})
+    local net, x, most, plan_new = load(graph(nodes, {info "x"}, {info "y"})), lm.randn(2), 0, lm.core.plan_new
+    function lm.core.plan_new(tape, outputs, like)
+      most = math.max(most, #outputs)
+      return plan_new(tape, outputs, like)
+    end
+    local ok, y = pcall(lm.no_grad, function()
+      net(x)
+      return net(x)
+    end)
+    lm.core.plan_new = plan_new
+    assert.is_true(ok, y)
+    assert.is_true(lm.equal(x:tile(30), y))
+    assert.is_true(most >= 1 and most <= 31, most)
+  end)
+
+  it("sends a model to other threads after calls", function()
+    local net, x = load(graph({node("Relu", "x", "y")}, {info "x"}, {info "y"})), lm.tensor {-1, 2}
+    local function call(m, t)
+      require("luminary").no_grad(function() m(t) end)
+      return require("luminary").no_grad(function() return m(t):totable() end)
+    end
+    assert.same({0, 2}, call(net, x))
+    for _, each in ipairs {net, net:clone()} do assert.same({0, 2}, lm.async(call, each, x):get(20)) end
+  end)
 end)

@@ -2,6 +2,7 @@
 --- descriptors, Lua would report it as not found; load_module reports the cause. After an error, such as a host's time
 --- limit, a later call loads the module again.
 local core = require "luminary.core"
+local interpreted = require "luminary.base.interpreted"
 
 local ENOENT, ENOTDIR = 2, 20
 
@@ -16,16 +17,16 @@ local function reason(name)
 end
 
 -- Returns the set of modules whose loading has begun and not ended. package.loaded has LuaJIT's sentinel for them, a
--- light userdata that some of its versions call a number. LuaJIT 2.1.0-beta3 never leaves a compiled loop over `pairs`
--- in a finalizer if the values' types differ; by another name than that, it does.
-local function unfinished()
+-- light userdata that some of its versions call a number. LuaJIT 2.1.0-beta3 never leaves a compiled loop over a table
+-- in a finalizer if the values' types differ.
+local unfinished = interpreted(function()
   local names = {}
-  for name, value in _G.pairs(package.loaded) do
+  for name, value in pairs(package.loaded) do
     local kind = type(value)
     names[name] = kind == "userdata" or kind == "number" or nil
   end
   return names
-end
+end)
 
 -- Calls require with the globals that this file has; a host such as Minetest restricts those of its thread.
 local function require_here(name)
@@ -42,7 +43,7 @@ return function(name)
   local before = unfinished()
   local ok, value = require_here(name)
   if ok then return value end
-  for failed in _G.pairs(unfinished()) do
+  for failed in pairs(unfinished()) do
     if not before[failed] then package.loaded[failed] = nil end
   end
   local missing = type(value) == "string" and value:match "module '(luminary%.[%w_.]+)' not found:"

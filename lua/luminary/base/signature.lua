@@ -21,6 +21,7 @@
 --- help first asks.
 local debug = require "debug"
 local core = require "luminary.core"
+local interpreted = require "luminary.base.interpreted"
 local options = require "luminary.base.options"
 
 local signature = {}
@@ -333,7 +334,7 @@ function signature.of_parameters(who, f)
 end
 
 --- Lets the functions of a table that declare no signature take their parameters by name too. Returns the table.
-function signature.all(t)
+signature.all = interpreted(function(t) -- see load_module.lua
   for name, f in pairs(t) do
     local is_lua = type(f) == "function" and debug.getinfo(f, "S").what ~= "C"
     local text = is_lua and not options.signature(f) and signature.of_parameters(name, f)
@@ -343,7 +344,7 @@ function signature.all(t)
     end
   end
   return t
-end
+end)
 
 --- Declares that f, which reads its arguments itself, takes the arguments of a text. Returns f.
 function signature.note(text, f) return declared_as(f, text) end

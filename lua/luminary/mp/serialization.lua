@@ -161,19 +161,20 @@ function Encoder:value(v, from, how, key)
   return self:refuse("%s cannot be sent to THERE", words[kind] or kind)
 end
 
--- Encodes a table's contents: its list, its other fields, its metatable.
+-- Encodes a table's contents: its list, its other fields, its metatable. With `__stays` in that, it arrives empty.
 function Encoder:table_body(t, out)
-  local n = 0
-  while rawget(t, n + 1) ~= nil do n = n + 1 end
+  local metatable, n = not self.plain and debug.getmetatable(t) or nil, 0
+  local content = type(metatable) == "table" and rawget(metatable, "__stays") and {} or t
+  while rawget(content, n + 1) ~= nil do n = n + 1 end
   out[#out + 1] = n .. ";"
   for i = 1, n do out[#out + 1] = self:value(rawget(t, i), t, "field", i) end
-  for key, value in next, t do
+  for key, value in next, content do
     if not (type(key) == "number" and key >= 1 and key <= n and key % 1 == 0) then
       out[#out + 1] = self:value(key, t, "key", key)
       out[#out + 1] = self:value(value, t, "field", key)
     end
   end
-  out[#out + 1] = "n" .. self:value(not self.plain and debug.getmetatable(t) or nil, t, "metatable")
+  out[#out + 1] = "n" .. self:value(metatable, t, "metatable")
 end
 
 -- Encodes a function's upvalues, and its environment. An upvalue that an earlier function has too is shared with it.

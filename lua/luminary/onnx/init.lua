@@ -13,7 +13,7 @@ local prepare = require "luminary.prepare"
 local graph = require "luminary.onnx.graph"
 local tensors = require "luminary.onnx.tensors"
 local is_tensor = core.is_tensor
-local onnx = {}
+local onnx, of_this_thread = {}, {__stays = true} -- recordings
 
 local Model = class.define("OnnxModel", nn.Module)
 local Tensors = class.define("OnnxTensors", nn.Module) -- a part of a model: tensors of names with one beginning
@@ -153,7 +153,7 @@ function Model:forward(...)
   if not core.is_grad_enabled() and not core.is_recording_ops() then
     context = record.context
     if not context or context.module ~= self or not context.unchanged() then -- a clone's record has the original's
-      context = {module = self, unchanged = prepare.watch(self)}
+      context = setmetatable({module = self, unchanged = prepare.watch(self)}, of_this_thread)
       record.context = context
     end
   end

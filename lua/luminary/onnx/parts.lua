@@ -48,21 +48,18 @@ local function scan(steps, first, last, read, made)
   end
 end
 
--- Returns the part of steps first … last, which run by a recording.
-local function recorded(block, first, last, context)
-  local steps, read, made, inside, part = block.steps, {}, {}, {}, {outputs = {}, drop = {}, calls = 0}
-  scan(steps, first, last, read, made)
+-- Returns the part of steps first … last, which run by a recording. readers: the last step that reads each slot.
+local function recorded(block, first, last, context, readers)
+  local steps, read, part = block.steps, {}, {outputs = {}, drop = {}, calls = 0}
+  scan(steps, first, last, read, {})
   part.inputs = lists.filter(lists.sorted_keys(read), function(slot) return context.base[slot] == nil end)
   local held = lists.set(part.inputs)
   for k = first, last do
     for _, slot in ipairs(steps[k].drop or {}) do
-      inside[slot] = true
       if held[slot] then table.insert(part.drop, slot) end
     end
-  end
-  for k = first, last do
     for _, slot in ipairs(steps[k].outputs) do
-      if slot > 0 and not inside[slot] then table.insert(part.outputs, slot) end
+      if (readers[slot] or 0) > last then table.insert(part.outputs, slot) end
     end
   end
   local function run(...)
@@ -79,10 +76,16 @@ local function recorded(block, first, last, context)
 end
 
 local function divided(block, context)
-  local cuts, list, first = lists.set(block.cuts or {}), {cuts = block.cuts}, 1
+  local cuts, list, first, readers = lists.set(block.cuts or {}), {cuts = block.cuts}, 1, {}
+  for k = 1, #block.steps do
+    local read = {}
+    scan(block.steps, k, k, read, {})
+    for slot in pairs(read) do readers[slot] = k end
+  end
+  for _, slot in ipairs(block.outputs or {}) do readers[slot] = math.huge end
   for k = 1, #block.steps + 1 do
     if cuts[k] or k > #block.steps then
-      if k > first then table.insert(list, recorded(block, first, k - 1, context)) end
+      if k > first then table.insert(list, recorded(block, first, k - 1, context, readers)) end
       if cuts[k] then table.insert(list, {at = k}) end
       first = k + 1
     end
