@@ -121,8 +121,7 @@ end
 -- Returns the list of the ids of a step's inputs, by the arguments' names in order; false for those left out of a list.
 local function ids_of(step)
   local ids = {}
-  for _, name in ipairs(lists.sorted_keys(step.inputs)) do
-    local id = step.inputs[name]
+  for _, id in lists.sorted_pairs(step.inputs) do
     lists.append(ids, type(id) == "table" and id or {id})
   end
   return ids
