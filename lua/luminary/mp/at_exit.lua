@@ -1,21 +1,14 @@
 --- Ends workers that still run when the program ends: waits for them, or ends daemons. (If the program is killed, its
 --- processes die with it.)
 local core = require "luminary.core"
+local lists = require "luminary.base.lists"
 
 local at_exit = {}
 
 local LAST = 2 -- seconds for all open calls of lm.async and lm.serve together
 
-local unfinished, count = {}, 0 -- maps an object to its number
+local unfinished = {} -- the objects, the newest last
 local sentinel, deadline
-
-local function newest()
-  local found
-  for object, number in pairs(unfinished) do
-    if not found or number > unfinished[found] then found = object end
-  end
-  return found
-end
 
 --- Returns the seconds that open calls have left at the end.
 function at_exit.seconds_left() return math.max(0, deadline - core.time()) end
@@ -23,13 +16,11 @@ function at_exit.seconds_left() return math.max(0, deadline - core.time()) end
 -- Calls object:finish() of all objects, the newest first. Nobody can catch an error: prints it, but not in a
 -- host, whose standard error is not ours.
 local function finish_all()
-  local object = newest()
   deadline = core.time() + LAST
-  while object do
-    unfinished[object] = nil
+  while #unfinished > 0 do
+    local object = table.remove(unfinished)
     local ok, problem = pcall(object.finish, object)
     if not ok and core.process_self():find "/luajit[^/]*$" then require("io").stderr:write(tostring(problem), "\n") end
-    object = newest()
   end
 end
 
@@ -43,12 +34,14 @@ end
 
 --- Calls object:finish() when the Lua state closes, unless it is forgotten before. The object stays alive until then.
 function at_exit.remember(object)
-  if unfinished[object] then return end
-  count = count + 1
-  unfinished[object] = count
+  if lists.index_of(unfinished, object) then return end
+  table.insert(unfinished, object)
   at_exit.renew()
 end
 
-function at_exit.forget(object) unfinished[object] = nil end
+function at_exit.forget(object) table.remove(unfinished, lists.index_of(unfinished, object) or #unfinished + 1) end
+
+--- Returns the list of the objects.
+function at_exit.remembered() return lists.slice(unfinished) end
 
 return at_exit

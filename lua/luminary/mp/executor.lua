@@ -18,7 +18,6 @@ local shared = require "luminary.mp.shared_handle"
 local Worker = require "luminary.mp.worker"
 local fail = options.fail
 
-local busy = {} -- executors with open calls; others may become garbage
 local resolved = {} -- futures that have ended, whose callbacks lm.poll() is to run
 
 -- Sends a value over the connection of a worker.
@@ -229,28 +228,19 @@ end
 local Executor = class.define "Executor"
 Executor.__inner = {"submit", "make_room", "set_open", "read", "wait", "withdraw", "advance", "close", "finish"}
 
-local function forget(self)
-  at_exit.forget(self)
-  for i = #busy, 1, -1 do
-    if busy[i] == self then table.remove(busy, i) end
-  end
-end
-
 --- Sets the state without workers and calls; also in a child of a fork, whose parent keeps its own.
 function Executor.renew(self)
   if self.process == core.process_id() then return end
   self.workers, self.pending, self.open, self.process = {}, {}, 0, core.process_id()
-  forget(self)
+  at_exit.forget(self)
 end
 
 --- Sets the number of open calls. While there are any, the executor stays alive, also at the end of the program.
 function Executor:set_open(n)
   local was = self.open
   self.open = n
-  if n == 0 then return forget(self) end
-  if was > 0 then return end
-  busy[#busy + 1] = self
-  at_exit.remember(self)
+  if n == 0 then return at_exit.forget(self) end
+  if was == 0 then at_exit.remember(self) end
 end
 
 --- Makes an executor that has not started its workers. spec: who (for errors), workers, threads (compute threads of
@@ -382,12 +372,17 @@ function Executor:read()
   end
 end
 
+-- Returns `list` with the workers that have open calls.
+local function with_waiting(self, list)
+  for _, worker in pairs(self.workers) do
+    if worker.first <= worker.last then list[#list + 1] = worker end
+  end
+  return list
+end
+
 --- Waits until an answer comes, `seconds` at most.
 function Executor:wait(seconds)
-  local waiting = {}
-  for _, worker in pairs(self.workers) do
-    if worker.first <= worker.last then waiting[#waiting + 1] = worker end
-  end
+  local waiting = with_waiting(self, {})
   if #waiting > 0 then Worker.wait(waiting, seconds) end
 end
 
@@ -425,7 +420,7 @@ function Executor:close(seconds)
     Worker.stop(workers, seconds and 0.1 or 1)
   end
   self.workers = {}
-  forget(self)
+  at_exit.forget(self)
 end
 
 -- Runs when the Lua state closes.
@@ -439,12 +434,10 @@ function Executor.poll(seconds)
   local deadline = core.time() + seconds
   while true do
     local waiting = {}
-    for _, executor in ipairs(lists.copy(busy)) do
-      if executor.process == core.process_id() then
+    for _, executor in ipairs(at_exit.remembered()) do
+      if class.is(executor, Executor) and executor.process == core.process_id() then
         executor:advance()
-        for _, worker in pairs(executor.workers) do
-          if worker.first <= worker.last then waiting[#waiting + 1] = worker end
-        end
+        with_waiting(executor, waiting)
       end
     end
     local count, left = run_callbacks(), deadline - core.time()
