@@ -51,51 +51,27 @@ static lm_handle *need_handle(lua_State *L, int i, lm_handle_kind kind) {
   return h;
 }
 
-typedef struct making {
-  lm_handle_kind kind;
-  double number;    /* a queue's capacity, a semaphore's permits */
-  const char *path; /* a listener's; NULL for a pair of connections */
-  lm_handle *made[2];
-} making;
-
-static lm_status make(lua_State *L, lm_lua *s, void *arg) {
-  making *m = arg;
-  (void)L, (void)s;
-  if (m->kind == LM_QUEUE) return lm_queue_new((uint64_t)m->number, m->made);
-  if (m->kind == LM_LOCK) return lm_lock_new(m->made);
-  if (m->kind == LM_SEMAPHORE) return lm_semaphore_new((uint32_t)m->number, m->made);
-  return m->path ? lm_listener_new(m->path, m->made) : lm_connection_pair(m->kind, m->made);
-}
-
-/* Pushes the new handle; without a free descriptor, collects garbage and tries once more. */
-static int return_made(lua_State *L, making m) {
-  lm_handle **slot = lm_handle_slot(L);
-  lm_need(L, lm_retry_after_gc(L, LM_STATE(L), make, &m));
-  *slot = m.made[0];
-  return 1;
-}
-
-void lm_need_pair(lua_State *L, lm_handle_kind kind, lm_handle *ends[2]) {
-  making m = {.kind = kind};
-  lm_need(L, lm_retry_after_gc(L, LM_STATE(L), make, &m));
-  memcpy(ends, m.made, sizeof m.made);
-}
-
 LM_FUNCTION(mp_queue) {
-  return return_made(L, (making){.kind = LM_QUEUE, .number = lm_need_number(L, 1, "mp_queue", "capacity")});
+  const uint64_t capacity = (uint64_t)lm_need_number(L, 1, "mp_queue", "capacity");
+  lm_handle **slot = lm_handle_slot(L);
+  LM_NEED_MADE(L, lm_queue_new(capacity, slot));
+  return 1;
 }
 
 LM_FUNCTION(mp_pipe) {
   lm_handle_kind kind = lua_toboolean(L, 1) ? LM_THREAD_CONNECTION : LM_CONNECTION;
   lm_handle *ends[2], **a = lm_handle_slot(L), **b = lm_handle_slot(L);
-  lm_need_pair(L, kind, ends);
+  LM_NEED_MADE(L, lm_connection_pair(kind, ends));
   *a = ends[0];
   *b = ends[1];
   return 2;
 }
 
 LM_FUNCTION(mp_listen) {
-  return return_made(L, (making){.kind = LM_CONNECTION, .path = lm_need_text(L, 1, "mp_listen", "path")});
+  const char *path = lm_need_text(L, 1, "mp_listen", "path");
+  lm_handle **slot = lm_handle_slot(L);
+  LM_NEED_MADE(L, lm_listener_new(path, slot));
+  return 1;
 }
 
 LM_FUNCTION(mp_fileno) {
@@ -103,7 +79,11 @@ LM_FUNCTION(mp_fileno) {
   return lm_return_int(L, need_handle(L, 1, LM_CONNECTION)->fd[0]);
 }
 
-LM_FUNCTION(mp_lock) { return return_made(L, (making){.kind = LM_LOCK}); }
+LM_FUNCTION(mp_lock) {
+  lm_handle **slot = lm_handle_slot(L);
+  LM_NEED_MADE(L, lm_lock_new(slot));
+  return 1;
+}
 
 LM_FUNCTION(mp_close_handle) {
   void *h = lm_to_object(L, 1, &handle_type);
@@ -299,7 +279,10 @@ LM_FUNCTION(mp_held) { return lm_return_int(L, need_handle(L, 1, LM_LOCK)->depth
 
 LM_FUNCTION(mp_semaphore) {
   double n = lm_need_number(L, 1, "mp_semaphore", "permits");
-  return return_made(L, (making){.kind = LM_SEMAPHORE, .number = n >= 0 && n <= UINT32_MAX ? n : UINT32_MAX});
+  const uint32_t permits = n >= 0 && n <= UINT32_MAX ? (uint32_t)n : UINT32_MAX;
+  lm_handle **slot = lm_handle_slot(L);
+  LM_NEED_MADE(L, lm_semaphore_new(permits, slot));
+  return 1;
 }
 
 LM_FUNCTION(mp_permit) { return acquire(L, "Semaphore:acquire", LM_SEMAPHORE, lm_semaphore_acquire); }

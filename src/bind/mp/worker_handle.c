@@ -78,7 +78,7 @@ LM_FUNCTION(mp_process) {
              **changes = lm_need_strings(L, 3, "mp_process", "env", 0, &nchanges);
   argv[0] = path;
   worker *w = new_worker(L, &connection);
-  lm_need_pair(L, LM_CONNECTION, ends);
+  LM_NEED_MADE(L, lm_connection_pair(LM_CONNECTION, ends));
   *connection = ends[0];
   TRY(lm_process_env(nchanges, changes, &env));
   lm_process_plan plan = {.argv = argv,
@@ -99,7 +99,7 @@ LM_FUNCTION(mp_thread) {
   const char *chunk = lm_need_text(L, 1, "mp_thread", "chunk");
   int nice = (int)lm_need_int(L, 2, "mp_thread", "nice");
   worker *w = new_worker(L, &connection);
-  lm_need_pair(L, LM_THREAD_CONNECTION, ends);
+  LM_NEED_MADE(L, lm_connection_pair(LM_THREAD_CONNECTION, ends));
   *connection = ends[0];
   return lm_return(L, lm_lua_thread_start(chunk, nice, ends[1], &w->thread), 2);
 }
