@@ -405,10 +405,8 @@ local function write(self, path, o)
     local id = self.tape:id(each.tensor)
     local value = id and self:value(id)
     if not value then -- a tensor that no step of the recording used
-      for name, p in lists.sorted_pairs(self.by_name) do
-        if not value and rawequal(p, each.tensor) then value = graph:initializer(each.tensor, name) end
-      end
-      value = value or graph:initializer(each.tensor)
+      local names = lists.sorted_keys(self.by_name, function(_, p) return rawequal(p, each.tensor) end)
+      value = graph:initializer(each.tensor, names[1])
     end
     local sizes = lists.map(id and self.shapes[id] or each.tensor.shape, function(v) return graph:size_text(v) end)
     if value.ref.made and not value.ref.is_output then

@@ -9,11 +9,11 @@ local INF = math.huge
 -- Matches row i, along the shortest augmenting path over the m columns. s: costs by row, duals u of rows and v of
 -- columns, the column of each row and the row of each column.
 local function match_row(s, i, m)
-  local row, least, path, shortest, remaining, lowest, at = i, 0, {}, {}, {}, nil, nil
+  local row, least, path, shortest, remaining = i, 0, {}, {}, {}
   for j = 1, m do remaining[j], shortest[j] = m - j + 1, INF end
   for left = m, 1, -1 do
     local costs, offset = s.costs[row], least - s.u[row]
-    lowest, at = INF, nil
+    local lowest, at = INF
     for k = 1, left do
       local j = remaining[k]
       local sum = offset + costs[j] - s.v[j]
@@ -56,7 +56,7 @@ return signature.of("linear_sum_assignment(cost, {maximize = false})", function(
   local s = {costs = costs:totable(), u = {}, v = {}, row = {}, column = {}}
   for j = 1, m do s.v[j], s.u[j] = 0, 0 end
   for i = 1, n do match_row(s, i, m) end
-  local columns, rows = core.tensor(s.column, {dtype = "int64"}):sort()
-  if is_wide then return core.ops.arange(1, n + 1), core.tensor(s.column, {dtype = "int64"}) end
-  return columns, rows
+  local columns = core.tensor(s.column, {dtype = "int64"})
+  if is_wide then return core.ops.arange(1, n + 1), columns end
+  return columns:sort()
 end)
