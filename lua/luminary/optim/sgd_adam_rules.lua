@@ -12,8 +12,8 @@
 --- scalars   numbers of a step, in double: formulas of options, carried numbers, earlier scalars, `t` (this step's
 ---           number, from 1) and `first` (true if this step made the states).
 --- update    C for one element, in float, or double for double parameters, with p (parameter), g (gradient, times the
----           scalar `sign`), states and the names above. sqrt, fabs, sgn (-1, 0, 1) and larger are available; NaN passes
----           through all of them.
+---           scalar `sign`), states and the names above. sqrt, fabs, sgn (-1, 0, 1) and larger are available; NaN
+---           passes through all of them.
 local entries = require "luminary.base.entry_reader"
 
 local list, optimizer = entries.of("optimizer", {
