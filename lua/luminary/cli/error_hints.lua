@@ -149,7 +149,7 @@ local rows = {
   {"[ld] near '@'", "^%s*@", "a decorator is a call: f = decorator(f)"},
   {"expected near 'if'", "%sif%s.*%selse%s", "a if c else b is c and a or b"},
   {"'=' expected near", "%f[%w]pass%f[%W]", statements.pass},
-  {"expected near", nil, function(problem) return hint_above(problem, hints.block) end}, -- of a block of Python
+  {"expected near", nil, function(problem) return hint_above(problem, hints.block) end}, -- finds a block of Python
   {"ambiguous syntax", nil, "a line that begins with ( continues the one before: write ;(…), or name the value first: "
     .. "local loss = …"},
   {"[ld] near '/'", "^%s*//", "comments begin with --"},
