@@ -113,8 +113,8 @@ variable "LM_LOG" {
     .. "tracebacks of `luminary FILE` and the prompt), all", carried = true,
 }
 variable "LM_PORT" {
-  help = "1: warn of mistakes in code ported from PyTorch that are not errors: ids or labels that seem to count from 0, "
-    .. "the globals True, False and None, and once a dim of 1, which is PyTorch's 0, for a tensor of 2 dims or more; "
+  help = "1: warn of mistakes in code ported from PyTorch that are not errors: ids or labels that seem to count from "
+    .. "0, the globals True, False and None, and once a dim of 1, PyTorch's 0, for a tensor of 2 dims or more; "
     .. "lm.set_warnings(\"port\") does the same; 2: of each line with such a dim",
   one_of = {"0", "1", "2"}, default = "0", carried = true,
   doctor_warning = {

@@ -62,8 +62,8 @@ local depth = 0 -- number of transforms in progress: inner ones record a graph f
 -- Copies v with tensors that require gradients, and appends these to list. They are leaves, or views if the graph has
 -- recorded the tensor already, as within another transform.
 local function inputs_of(who, path, v, list)
+  leaves(who, path, v)
   return walk(who, path, v, function(t, at)
-    if not core.is_tensor(t) then options.must_be(who, at, "a tensor or a table of tensors", t) end
     if not core.is_floating_point(t) then options.wrong_dtype(who, at, "floating", t) end
     local x = (t.requires_grad and core.is_grad_enabled()) and ops.view(t, t.shape) or t:detach():requires_grad_(true)
     list[#list + 1] = x
@@ -72,9 +72,8 @@ local function inputs_of(who, path, v, list)
 end
 
 local function wants_graph(v)
-  if core.is_tensor(v) then return v.requires_grad end
   local wanted = false
-  for _, each in pairs(options.is_plain(v) and v or {}) do wanted = wanted or wants_graph(each) end
+  map_tensors(v, function(t) wanted = wanted or t.requires_grad end)
   return wanted
 end
 
@@ -248,6 +247,7 @@ end
 --- lm.func.jacrev(…): Returns a function that computes the Jacobian of f with respect to an argument.
 --- lm.func.jacfwd(…): Returns a function that computes the Jacobian of f; the same as jacrev.
 --- lm.func.jacobian(…): Returns a function that computes the Jacobian of f; the same as jacrev.
+
 for _, who in ipairs {"jacrev", "jacfwd", "jacobian"} do
   func[who] = signature.of(who .. "(f, {argnums: any = 1, has_aux = false})", function(f, opts)
     return jacrev(who, f, opts)
@@ -274,8 +274,7 @@ local function slices_of(args, in_dims)
     if not single then dims = in_dims[i] or false end
     local function read(t, at, dim)
       if not dim or single and not core.is_tensor(t) then return end
-      options.arg("vmap", at, t, "tensor")
-      local n = t:size(options.arg("vmap", "in_dims of " .. at, dim, "integer"))
+      local n = options.arg("vmap", at, t, "tensor"):size(options.arg("vmap", "in_dims of " .. at, dim, "integer"))
       if size and n ~= size then
         fail("vmap: mapped dims must have the same size: %s has %d in dim %d, others %d; false in in_dims passes "
           .. "an argument whole", at, n, dim, size)
@@ -323,11 +322,9 @@ end)
 
 --- Stacks the parameters and buffers of modules of the same class: returns two tables by name, for functional_call in
 --- vmap.
-func.stack_module_state = signature.of("stack_module_state(models)", function(models)
+func.stack_module_state = signature.of("stack_module_state(models: list)", function(models)
   local who, stacks = "stack_module_state", {{}, {}}
-  if not (options.is_plain(models) or records.is_module(models)) or not models[1] then
-    options.must_be(who, "models", "a list of modules", models)
-  end
+  if not models[1] then options.must_be(who, "models", "a list of modules", models) end
   for i, net in ipairs(models) do
     options.arg(who, ("models[%d]"):format(i), net, "module")
     if options.record(net).class ~= options.record(models[1]).class or net.training ~= models[1].training then

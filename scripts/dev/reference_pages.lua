@@ -66,7 +66,7 @@ page("reduction", "Reductions", {"Sums and means", [[
   {"Counts", "lm. unique unique_consecutive bincount histc histogram"})
 page("comparison", "Comparison and sorting", {"Comparison", [[
     lm. eq ne lt le gt ge equal allclose isclose isfinite isinf isposinf isneginf isnan isin]]},
-  {"Sorting", "lm. sort argsort msort topk kthvalue searchsorted bucketize"})
+  {"Sorting", "lm. sort argsort msort topk kthvalue searchsorted bucketize linear_sum_assignment"})
 page("blas", "BLAS and LAPACK", {"Products", [[
     lm. matmul mm bmm mv dot vdot inner outer addmm addmv addr addbmm baddbmm chain_matmul tensordot einsum kron cross
     cartesian_prod combinations cdist]]},
@@ -230,7 +230,7 @@ part "Several devices and processes"
 page("distributed", "dist: process groups", {"", "dist dist.* dist.ReduceOp dist.ReduceOp.*"})
 page("multiprocessing", "lm.mp: processes", {"", "lm.mp lm.mp.* lm.mp.Event.*"})
 page("async", "lm.async, lm.serve: results without waiting", {"", "lm. async set_async poll"},
-  {"lm.serve", "lm.serve lm.serve.*"})
+  {"lm.serve", "lm.serve lm.serve.* lm.serve.nginx.* lm.serve.neovim.*"})
 page("cuda", "lm.cuda: devices, streams, graphs", {"", "lm.cuda lm.cuda.*"},
   {"lm.cuda.comm", "lm.cuda.comm lm.cuda.comm.*"},
   {"lm.cuda.nccl and lm.backends", [[

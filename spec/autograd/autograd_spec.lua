@@ -1,5 +1,6 @@
 -- Tests reverse-mode differentiation beyond each op's gradient.
 local lm = require "luminary"
+local error_of = require "spec.support.error_of"
 local core = require "luminary.core"
 
 local function leaf(v) return lm.tensor(v, { requires_grad = true }) end
@@ -363,6 +364,85 @@ describe("a .grad that is a view", function()
     x.grad = all:narrow(1, 2, 2)
     for _ = 1, 2 do (x * 3):sum():backward() end
     assert.same({ 0, 6, 6, 0 }, all:totable())
+  end)
+end)
+
+describe("a Function that writes an argument in place", function()
+  local Twice = lm.autograd.Function:extend("Twice")
+  function Twice.forward(ctx, a, x)
+    ctx:mark_dirty(x)
+    ctx:save_for_backward(x)
+    x:mul_(2)
+    return x, a + 1
+  end
+  function Twice.backward(ctx, g, h) return h, g * 2 + 0 * ctx.saved_tensors[1] end
+
+  for _, dtype in ipairs { "float16", "bfloat16", "float32", "float64" } do
+    it("returns it, and gradients go through both: " .. dtype, function()
+      local x0 = lm.tensor({ { 1, 2, 3 }, { 4, 5, 6 } }, { dtype = dtype, requires_grad = true })
+      for _, layout in ipairs { function(x) return x * 3 end, function(x) return (x:t() * 3) end } do
+        x0.grad = nil
+        local x = layout(x0)
+        local before = x:detach():clone()
+        local y, other = Twice(lm.ones({}, { dtype = dtype }), x)
+        assert.equal(x, y)
+        assert.equal("Twice", x.grad_fn)
+        assert(lm.equal(before * 2, y:detach()))
+        local loss = (x * x):sum() + other
+        loss:backward() -- d/dl (6 l)^2 = 72 l
+        assert(lm.equal(x0:detach() * 72, x0.grad))
+      end
+    end)
+  end
+  it("notices what was saved before", function()
+    local x0 = lm.ones({ 2 }, { requires_grad = true })
+    local x = x0 * 3
+    local square = x * x
+    Twice(lm.ones {}, x)
+    assert.matches("changed it in place", error_of(function() square:sum():backward() end))
+  end)
+  it("refuses leaves, views and arguments that are not returned", function()
+    local x0 = lm.ones({ 2 }, { requires_grad = true })
+    assert.matches("Twice: dirty result 1 must be the result of an op, got a leaf", error_of(Twice, lm.ones {}, x0))
+    local view = (x0 * 2)[{ { 1 } }]
+    assert.matches("dirty result 1 must be the result of an op, got a view", error_of(Twice, lm.ones {}, view))
+    local Lost = lm.autograd.Function:extend("Lost")
+    function Lost.forward(ctx, x)
+      ctx:mark_dirty(x)
+      return x + 1
+    end
+    function Lost.backward(_, g) return g end
+    assert.matches("Lost.forward: return what mark_dirty has as argument 1", error_of(Lost, x0 * 1))
+  end)
+  it("keeps no tensor alive", function()
+    collectgarbage()
+    local before = lm.live_tensors and lm.live_tensors() or require("luminary.core").live_tensors()
+    for _ = 1, 5 do Twice(lm.ones {}, lm.ones({ 2 }, { requires_grad = true }) * 2) end
+    collectgarbage()
+    collectgarbage()
+    assert.equal(before, require("luminary.core").live_tensors())
+  end)
+end)
+
+describe("a Function's gradient of a wrong shape", function()
+  it("is named, with the shape that it should have", function()
+    local Bad = lm.autograd.Function:extend("Bad")
+    local result
+    function Bad.forward(_, x, y) return x * y end
+    function Bad.backward(_, g) return g, result(g) end
+    local function run()
+      Bad(lm.ones({ 2, 3 }, { requires_grad = true }), lm.ones({ 2, 3 }, { requires_grad = true })):sum():backward()
+    end
+    for want, f in pairs {
+      ["Bad.backward: expected gradient 2 to have shape %[2, 3%], got %[%]"] = function(g) return g:sum() end,
+      ["Bad.backward: expected gradient 2 to have shape %[2, 3%], got %[3%]"] = function(g) return g[1] end,
+      ["Bad.backward: expected gradient 2 to have shape %[2, 3%], got %[3, 2%]"] = function(g) return g:t() end,
+    } do
+      result = f
+      assert.matches(want, error_of(run))
+    end
+    result = function(g) return lm.stack { g, g } end -- is summed, as PyTorch does
+    run()
   end)
 end)
 

@@ -1,4 +1,4 @@
--- Lua finalizers may use modules for the first time, though LuaJIT 2.1.0-beta3 never leaves a compiled loop over pairs(…)
+-- Lua finalizers may use modules for the first time, though LuaJIT 2.1.0-beta3 never leaves a compiled loop over pairs
 -- there whose values differ, and jit.off is an error there.
 local temp = require "spec.support.temp"
 

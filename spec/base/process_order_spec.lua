@@ -1,4 +1,4 @@
--- Programs compute, write and say the same in every process, although LuaJIT seeds the hash of strings anew, so that
+-- Programs compute, write and say the same in every process, although LuaJIT seeds the hash of strings in each, so that
 -- `pairs` walks names in another order.
 local temp = require "spec.support.temp"
 

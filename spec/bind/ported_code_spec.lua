@@ -177,7 +177,8 @@ lm.func.vmap(function(t) return t:sum(1) end)(lm.rand(2, 3, 4))
     assert.same({2, 3}, (lines_of(text)))
     assert.same({}, (lines_of(text, "unset LM_PORT;")))
     assert.same({4}, (lines_of("x:sum(1)\nassert(lm.set_warnings('port') == true)\nx:sum(1)\n"
-      .. "assert(lm.set_warnings(false) == 'port')\nx:sum(1)\nassert(lm.set_warnings(true) == false)\nx:sum(1)", "unset LM_PORT;")))
+      .. "assert(lm.set_warnings(false) == 'port')\nx:sum(1)\nassert(lm.set_warnings(true) == false)\nx:sum(1)",
+      "unset LM_PORT;")))
   end)
 
   it("is reported once a program, and not of one that counts from 1", function()

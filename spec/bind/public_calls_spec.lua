@@ -579,7 +579,7 @@ describe("what errors advise", function()
 
   it("is named where it is another thing here", function()
     for path, hint in pairs {
-      ["lm.Tensor"] = "lm.empty(2, 3)", ["nn.attention"] = "scaled_dot_product_attention", ["lm.nested"] = "pad_sequence",
+      ["lm.Tensor"] = "lm.empty(2, 3)", ["lm.nested"] = "pad_sequence",
       ["nn.utils.fusion"] = "fuse_conv_bn_eval", ["nn.utils.prune"] = "register_parametrization",
       ["lm.autograd.forward_ad"] = "lm.func.jvp", ["F.multi_head_attention_forward"] = "nn.MultiheadAttention",
       ["lm.sparse_coo_tensor"] = "index_put", ["lm.quantize_per_tensor"] = "lm.quantize(net)",

@@ -107,7 +107,7 @@ describe("checkpoints of sharded models", function()
         end
         lm.checkpoint.load(path .. dtype, {net = net})
         local expected = net_of(dtype)
-        lm.manual_seed(10 + (saves and rank or 0)) -- of rank 0 for another number of ranks
+        lm.manual_seed(10 + (saves and rank or 0)) -- another number of ranks gets rank 0's
         expected(lm.randn(8, 5):to(dtype)):sum():backward()
         assert(net.seen:eq(saves and rank or 0):all():item())
         assert(net[2].running_mean:eq(expected[2].running_mean):all():item(), "running_mean")

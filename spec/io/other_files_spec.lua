@@ -761,15 +761,15 @@ describe("GGUF", function()
   it("that is broken is an error", function()
     local text = text_of "3.gguf"
     local function changed(at, with) return text:sub(1, at) .. with .. text:sub(at + #with + 1) end
-    local ffi = require "ffi"
     for kind, values in pairs {
       [10] = {0, 3, 2 ^ 53, 2 ^ 53 + 1ULL, 0x7fffffffffffffffULL, 0x8000000000000000ULL, 0xffffffffffffffffULL},
       [11] = {-1, 2 ^ 53, 2 ^ 53 + 1LL, -2 ^ 53 - 1LL, 0x7fffffffffffffffLL, -0x7fffffffffffffffLL - 1LL},
     } do
       for _, value in ipairs(values) do
-        local bytes = ffi.string(ffi.new(kind == 10 and "uint64_t[1]" or "int64_t[1]", value), 8)
+        local value_bytes = ffi.string(ffi.new(kind == 10 and "uint64_t[1]" or "int64_t[1]", value), 8)
         local metadata = load_text("x.gguf", "GGUF" .. little_endian(3, 4) .. little_endian(0, 8) .. little_endian(1, 8)
-          .. little_endian(1, 8) .. "n" .. little_endian(kind, 4) .. bytes).metadata
+          .. little_endian(1, 8) .. "n" .. little_endian(kind, 4) .. value_bytes)
+          .metadata
         assert.equal(tostring(value), tostring(metadata.n)) -- with its type: 9007199254740993ULL
       end
     end

@@ -242,6 +242,35 @@ describe("metrics", function()
     lm.set_warnings(on)
   end)
 
+  it("AUROC warns of batches of logits beside probabilities, and of labels without positives", function()
+    local path = os.tmpname()
+    local file = assert(io.open(path, "w"))
+    file:write [[
+local lm = require "luminary"
+local function labels(list) return lm.tensor(list, {dtype = "int64"}) end
+for _, thresholds in ipairs {false, 5} do
+  local m = lm.metrics.AUROC("binary", {thresholds = thresholds or nil})
+  m:update(lm.tensor({2, -1}, {dtype = "float16"}), labels {1, 0})
+  m:update(lm.tensor {3, -2}, labels {1, 0}) -- logits again
+  m:reset()
+  m:update(lm.tensor {0.3, 0.2}, labels {1, 0})
+  m:update(lm.tensor {3, -2}, labels {1, 0}) -- warns
+end
+lm.metrics.functional.auroc(lm.tensor {0.1, 0.2}, labels {0, 0}, "binary") -- warns
+lm.metrics.functional.auroc(lm.rand(4, 3), labels {1, 1, 2, 2}, "multiclass", {num_classes = 3}) -- warns
+lm.metrics.functional.auroc(lm.rand(2, 2), labels {{0, 1}, {1, 1}}, "multilabel", {num_labels = 2}) -- warns
+]]
+    file:close()
+    local pipe = io.popen("luajit " .. path .. " 2>&1")
+    local text = pipe:read("*a"):gsub("[^\n]*:(%d+): warning: AUROC: ", "%1 ")
+    pipe:close()
+    os.remove(path)
+    assert.equal("9 some batches are taken as logits and some, within 0 and 1, as probabilities; pass probabilities\n"
+      .. "11 no target of the samples is positive, so that its area is 0\n"
+      .. "12 no target of class 3 is positive, so that its area is 0\n"
+      .. "13 no target of label 2 is negative, so that its area is 0\n", text)
+  end)
+
   it("have one value over ranks with any number of samples", function()
     -- Rank r has the samples r * 3 of 10, and rank 3 none: a mean of the ranks' values would be another.
     local got = ranks.run {n = 4, env = {LM_TOKEN = "a token for specs"}, script = [[

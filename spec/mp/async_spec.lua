@@ -427,6 +427,19 @@ describe("lm.async", function()
     assert.same({0, ""}, {code, output})
   end)
 
+  it("says that a worker requires the module of a function that is its field", function()
+    temp.write(folder .. "/plugin.lua", "local api = host.api\nreturn {f = function() return 1 end}\n")
+    local code, output = run(([[
+      package.path = %q .. "/?.lua;" .. package.path
+      host = {api = {}}
+      local lm = require "luminary"
+      print((select(2, pcall(function() lm.async(require("plugin").f):get(30) end))))
+    ]]):format(folder))
+    assert.equal(0, code, output)
+    assert.matches("plugin.lua:1: attempt to index global 'host' %(a nil value%); the worker requires the function's "
+      .. "module: keep the function in a module that uses no globals of the host", output)
+  end)
+
   it("names what is no future where a host waits for one", function()
     local nginx, neovim = require "luminary.serve.nginx", require "luminary.serve.neovim"
     rawset(_G, "ngx", {})
@@ -458,9 +471,9 @@ end)
 describe("lm.serve.Batcher", function()
   it("prints itself, and checks its options", function()
     local batcher = lm.serve.Batcher(function(x) return x end)
-    assert.equal("Batcher(max_batch = 32)", tostring(batcher))
+    assert.equal("Batcher", tostring(batcher))
+    assert.equal("{\n  Batcher,\n}", lm.repr({batcher}, 1, 5))
     batcher:close()
-    assert.equal("Batcher(max_batch = 32, closed)", lm.repr(batcher))
     for _, bad in ipairs {-1, 0 / 0} do
       assert.matches("Batcher: max_wait_ms must be a number of at least 0, got",
         problem_of(lm.serve.Batcher, function(x) return x end, {max_wait_ms = bad}))

@@ -105,6 +105,36 @@ describe("the work and memory of an ONNX file", function()
     end
   end)
 
+  it("grow with the number of nodes that compute a weight, and not with that of ways through them", function()
+    local function work(n, node, last)
+      local nodes = {}
+      for i = 1, n do nodes[i] = node(i == 1 and "w" or "v" .. i - 1, "v" .. i) end
+      for _, each in ipairs(last(n)) do nodes[#nodes + 1] = each end
+      local path = files.write(folder, nodes, {w = {70, 70}, b = {70}}, {version = 13})
+      local count, ok, why = work_of(2e5, lm.load, path)
+      assert.is_true(ok, tostring(why))
+      return count
+    end
+    local function matmul(n) return {{"MatMul", "x v" .. n, "y"}} end
+    local function many(n)
+      local list = {{"MatMul", "x w", "v0"}}
+      for i = 1, n do
+        list[#list + 1] = {"Reshape", "v" .. i - 1 .. " b", "v" .. i}
+        list[#list + 1] = {"Add", "v" .. i .. " b", "a" .. i}
+      end
+      list[#list + 1] = {"Relu", "v" .. n, "y"}
+      return list
+    end
+    for _, case in ipairs {
+      {function(from, to) return {"Mul", from .. " " .. from, to} end, matmul},
+      {function(from, to) return {"Transpose", from, to} end, matmul},
+      {function() return {"Relu", "x", "z"} end, many},
+    } do
+      local small, large = work(500, case[1], case[2]), work(2000, case[1], case[2])
+      assert.is_true(large < 6 * small, ("%d thousands for 500 nodes, %d for 2000"):format(small, large))
+    end
+  end)
+
   it("do not grow with the number of dots in names", function()
     local function load(names)
       local tensors = {}

@@ -189,6 +189,104 @@ describe("lm.onnx in parts", function()
     end
   end)
 
+  -- Returns a random graph of x [N, 4], a count n and sizes mm, whose product is N: nodes, branches and loops in one
+  -- another, which read values of outer graphs, shapes among them.
+  local function random_graph(random)
+    local last, fill = 0, nil
+    local function fresh()
+      last = last + 1
+      return "v" .. last
+    end
+    local function pick(list) return list[random(#list)] end
+    local function add(nodes, ...)
+      local name = fresh()
+      nodes[#nodes + 1] = node((...), select(2, ...), name, select(3, ...))
+      return name
+    end
+    local function copy(scope) return {f = {unpack(scope.f)}, s = {unpack(scope.s)}, c = {unpack(scope.c)}} end
+    local function integer(name, v) return {name = name, type = 2, i = v} end
+    local function branch(name, scope, depth)
+      local nodes, inner = {}, copy(scope)
+      fill(nodes, inner, depth, random(0, 3))
+      local shape = add(nodes, "Shape", pick(inner.f))
+      local result = random(4) == 1 and pick(inner.f) or add(nodes, "Identity", pick(inner.f))
+      return body(name, nodes, {}, {info(result), info(shape, 7)})
+    end
+    -- Adds nodes; scope: names of values [N, 4], of shapes, and of conditions.
+    function fill(nodes, scope, depth, count)
+      local f, s, c = scope.f, scope.s, scope.c
+      for _ = 1, count do
+        local kind = random(depth > 0 and 9 or 6)
+        if kind == 1 then
+          local sum = add(nodes, pick {"Add", "Mul", "Max"}, pick(f) .. " " .. pick(f))
+          f[#f + 1] = add(nodes, "Tanh", sum)
+        elseif kind == 2 then
+          f[#f + 1] = add(nodes, pick {"Tanh", "Identity", "Neg"}, pick(f))
+        elseif kind == 3 then
+          s[#s + 1] = add(nodes, "Shape", pick(f))
+        elseif kind == 4 and s[1] then
+          f[#f + 1] = add(nodes, "Reshape", pick(f) .. " " .. pick(s))
+        elseif kind == 5 then
+          c[#c + 1] = add(nodes, "Greater", add(nodes, "ReduceMean", pick(f), integer("keepdims", 0)) .. " tenth")
+        elseif kind == 6 and s[1] then -- a condition that follows from shapes
+          c[#c + 1] = add(nodes, "Greater", add(nodes, "Gather", pick(s) .. " none") .. " three")
+        elseif kind == 7 and c[1] then
+          local names = fresh() .. " " .. fresh()
+          nodes[#nodes + 1] = node("If", pick(c), names, branch("then_branch", scope, depth - 1),
+            branch("else_branch", scope, depth - 1))
+          f[#f + 1], s[#s + 1] = names:match "(%S+) (%S+)"
+        elseif kind == 8 then
+          local within, inner, i, go, a = {}, copy(scope), fresh(), fresh(), fresh()
+          inner.f[#inner.f + 1], inner.c[#inner.c + 1] = a, go
+          fill(within, inner, depth - 1, random(1, 4))
+          local more = add(within, "Identity", random(3) == 1 and pick(inner.c) or go)
+          local b, each, names = add(within, "Tanh", pick(inner.f)), add(within, "Neg", pick(inner.f)), fresh()
+          nodes[#nodes + 1] = node("Loop", pick {"n", "two"} .. " - " .. pick(f), names .. " all" .. names,
+            body("body", within, {info(i, 7), info(go, 9), info(a)}, {info(more, 9), info(b), info(each)}))
+          f[#f + 1] = names
+          f[#f + 1] = add(nodes, "ReduceSum", "all" .. names .. " first", integer("keepdims", 0))
+        elseif kind == 9 then -- sizes that are values
+          local flat = add(nodes, "Reshape", pick(f) .. " " .. add(nodes, "Add", "mm mm"))
+          f[#f + 1] = add(nodes, "Reshape", flat .. " rows")
+        end
+      end
+    end
+    local nodes, scope = {}, {f = {"x"}, s = {}, c = {}}
+    fill(nodes, scope, 2, random(4, 10))
+    local outputs = {info(add(nodes, "Identity", pick(scope.f))), info(add(nodes, "Neg", scope.f[#scope.f]))}
+    if scope.s[1] then outputs[3] = info(pick(scope.s), 7) end
+    local int64 = {dtype = "int64"}
+    return graph(nodes, {info "x", info("n", 7), info("mm", 7)}, outputs, {
+      weight("tenth", lm.tensor(0.1)), weight("none", lm.tensor(0, int64), 7), weight("three", lm.tensor(3, int64), 7),
+      weight("two", lm.tensor(2, int64), 7), weight("first", lm.tensor({0}, int64), 7),
+      weight("rows", lm.tensor({-1, 4}, int64), 7),
+    })
+  end
+
+  it("computes in parts what nodes compute one by one, in random graphs", function()
+    local state = 1
+    local function random(low, high)
+      if not high then low, high = 1, low end
+      state = state * 16807 % 2147483647
+      return low + state % (high - low + 1)
+    end
+    for k = 1, 40 do
+      local net = load(random_graph(random))
+      for call = 1, 8 do
+        local rows = ({2, 2, 5, 2, 4})[call % 5 + 1]
+        local x, n = lm.randn(rows, 4), lm.tensor(call * 3 % 5 + 1, {dtype = "int64"})
+        local sizes = lm.tensor(call % 2 == 0 and {1, rows} or {rows, 1}, {dtype = "int64"})
+        local wanted, got = {net(x, n, sizes)}, nil
+        lm.no_grad(function() got = {net(x, n, sizes)} end)
+        for i, each in ipairs(wanted) do
+          assert.same(each.shape, got[i].shape, k)
+          assert.is_true(lm.allclose(each:double(), got[i]:double(), {atol = 1e-6}), k .. " " .. call)
+        end
+        if call % 3 == 0 then got[#got]:zero_() end -- the caller's
+      end
+    end
+  end)
+
   it("names the node of an error", function()
     local net = conditional()
     for _ = 1, 3 do

@@ -106,6 +106,9 @@ describe("which tensors of an ONNX file train", function()
     assert.equal("", trained({{"Gather", "w x", "y"}}, {w = lm.cat({at:sin(), at:cos()}, 2)}, ids))
     assert.equal("", trained({{"Gather", "w x", "y"}}, {w = at:cos()}, ids))
     assert.equal("", trained({{"Gather", "w x", "y"}}, {w = {16}}, ids))
+    local at_fixed = {{"Gather", "w at", "p"}, {"Gather", "e x", "a"}, {"Add", "a p", "y"}} -- learned positions
+    local three = lm.tensor({{0, 1, 2}}, {dtype = "int64"})
+    assert.equal("e w", trained(at_fixed, {w = {16, 4}, e = {9, 4}, at = three}, ids))
     assert.equal("e", trained({{"Gather", "e x", "a"}, {"Add", "a p", "y"}}, {e = {16, 4}, p = {1, 5, 4}}, ids))
     assert.equal("w", trained({ -- indices that a layer computes are of no embedding
       {"MatMul", "x w", "a"}, {"ArgMax", "a", "i", {axis = 1}}, {"Gather", "t i", "y"},
@@ -194,6 +197,20 @@ describe("which tensors of an ONNX file train", function()
     assert.equal("frozen matrix", names_of(lm.onnx.load(path, {trainable = others})))
     lm.onnx.export(net, lm.randn(2, 3), path)
     assert.equal("factor", names_of(lm.onnx.load(path)))
+  end)
+
+  it("is decided for files that break the rules too, so that the errors are those of the file", function()
+    local empty = {w = lm.zeros({4, 0}), v = lm.zeros({0, 0}), s = {}}
+    for _, nodes in ipairs {
+      {{"Gather", "w x", "y"}}, {{"Gather", "v x", "y"}}, {{"Gather", "s x", "y"}}, {{"MatMul", "x w", "y"}},
+      {{"Reshape", "w s", "r"}, {"MatMul", "x r", "y"}}, {{"Reshape", "w w", "r"}, {"Add", "r r", "y"}},
+      {{"MatMul", "x", "y"}}, {{"Add", "x none", "y"}}, {{"Conv", "x - s", "y"}}, {{"LSTM", "x", "y"}},
+    } do
+      local ok, why = pcall(lm.onnx.load, write(nodes, empty, {input = {info("x", 7)}}))
+      assert.is_true(ok or why:find("made.onnx'", 1, true) ~= nil, tostring(why))
+    end
+    local net = lm.onnx.load(write({{"MatMul", "x w", "y"}}, {w = {3, 3}}))
+    assert.equal(1, #net:parameters {recurse = false})
   end)
 
   it("is listed by inspect", function()

@@ -108,6 +108,10 @@ describe("half precision, rounded once:", function()
       { { 2, 5, 3 }, { 2, 5, 8 }, { 2, 8, 3 } })
     local index = lm.tensor { 2, 1, 2 }:to(device):long()
     same_as_wide(function(a, b) return lm.index_add(a, 1, index, b, { alpha = 0.01 }) end, { { 3, 4 }, { 3, 4 } })
+    local same = lm.ones({ 40 }, { dtype = "int64" }):to(device)
+    local many, above = { { 1 }, { 40 } }, { positive = true }
+    same_as_wide(function(a, b) return lm.scatter_reduce(a, 1, same, b, "mean") end, many, above)
+    same_as_wide(function(a, b) return lm.index_reduce(a, 1, same, b, "mean") end, many, above)
     local x = lm.full({ 2 }, 60000):to(device):half()
     assert.equal(600, x:mul(0):index_add_(1, lm.tensor { 1 }:to(device):long(), x:narrow(1, 1, 1), { alpha = 0.01 })[1])
   end)
@@ -120,6 +124,10 @@ describe("half precision, rounded once:", function()
     end
     same_as_wide(function(x) return F.avg_pool2d(x, 20) end, { { 1, 2, 40, 40 } })
     same_as_wide(function(x) return F.adaptive_avg_pool2d(x, 2) end, { { 1, 2, 40, 40 } })
+    same_as_wide(function(x, w) return F.rms_norm(x, { 8 }, w) end, { { 3, 8 }, { 8 } }, { scales = { 1, 200 } })
+    local weight = lm.ones(8):to(device) -- float32 beside half precision
+    same_as_wide(function(x) return F.rms_norm(x, { 8 }, weight:to(x.dtype == "float64" and x.dtype or "float32")) end,
+      { { 3, 8 } }, { scales = { 1, 300 } })
     same_as_wide(function(x) return F.instance_norm(x) end, { { 2, 3, 50 } }, { grad_units = 16 }) -- the mean is saved
     same_as_wide(function(x) return F.interpolate(x, { size = { 7, 7 }, mode = "bilinear" }) end, { { 1, 2, 5, 5 } })
   end)

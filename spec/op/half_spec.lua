@@ -140,7 +140,7 @@ local function is_index(row, j)
   for _, i in ipairs(row.index_out or {}) do if i == j then return true end end
 end
 
--- Which tensors of a call have the layout: all, the first one or all others.
+-- Choices of the tensors of a call that have the layout: all, the first one or all others.
 local which = {
   function() return true end, function(number) return number == 1 end, function(number) return number > 1 end,
 }
@@ -202,7 +202,7 @@ local function differs(row, args, dtype, layout, units)
   local function compare(x, y, pick, what)
     local wrong = x and half.wrong(x, y, dtype, units)
     if not wrong or y.dtype ~= "float64" then return wrong and what .. ": " .. wrong end
-    -- How much it changes if the inputs do, by one unit: rounding within the op may have such effects.
+    -- Rounding within the op may change a result as much as a change of the inputs by one unit does.
     if not near then
       near, near_gradients = in_float64(function(v)
         -- equal elements alike, and each by itself
@@ -246,7 +246,7 @@ local function variants(row)
             for _, numbers in ipairs(kind == 1 and {false, true} or {false}) do
               local larger, most = grown(case, from, to, numbers), 0
               each_tensor(larger, function(spec) most = math.max(most, numel(spec.shape)) end)
-              if most <= MOST[kind] then table.insert(list[kind], {case = larger, from = from, to = to, numbers = numbers}) end
+              if most <= MOST[kind] then table.insert(list[kind], {case = larger}) end
             end
           end
         end

@@ -81,7 +81,8 @@ describe("packages #full #unsanitized", function()
       assert.matches(library, depends)
     end
     assert.not_matches("mpi", depends)
-    assert.equal(("luminary (= %s) | luminary-inference (= %s)\n"):format(version, version), field("luminary-dev", "Depends"))
+    assert.equal(("luminary (= %s) | luminary-inference (= %s)\n"):format(version, version),
+      field("luminary-dev", "Depends"))
     run(("dpkg-deb -x %s tree; dpkg-deb -x %s dev; dpkg-deb -e %s tree/DEBIAN")
       :format(deb "luminary", deb "luminary-dev", deb "luminary"))
     run "cd tree && md5sum --quiet -c DEBIAN/md5sums"

@@ -542,7 +542,7 @@ int main(int argc, char **argv) {
     lum_session_free(s);
   }
   if (!session_options.interpret) check_small_stacks(); /* valgrind takes some of it */
-  if (!session_options.interpret) check_cancel(); /* the session's memory is lost, as valgrind sees */
+  if (!session_options.interpret) check_cancel();       /* the session's memory is lost, as valgrind sees */
   if (failures == 0) printf("ok\n");
   return failures > 0;
 }

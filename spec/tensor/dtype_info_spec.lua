@@ -197,7 +197,7 @@ describe("of integers", function()
     local x = steps("int8", 2, 2)
     assert.matches("addmm: beta must be from %-128 to 127 for int8, got 300",
     message(lm.addmm, x, x, x, { beta = 300 }))
-    assert.matches("addmv: add: alpha must be from %-128 to 127 for int8, got 300",
+    assert.matches("addmv: addmm: beta must be from %-128 to 127 for int8, got 300",
       message(lm.addmv, x[1], x, x[1], { beta = 300 }))
   end)
 end)

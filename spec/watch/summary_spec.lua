@@ -66,7 +66,8 @@ Parameters and buffers:  580.8 kB]], squeezed(tostring(summary)))
   end)
 
   it("leaves modes and hooks as they were, wherever an error or Ctrl-C comes", function()
-    local step, at, done = 97, 0, false
+    local step, at = 97, 0
+    local done
     repeat
       local net, n = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3), nn.Dropout(0.5)), 0
       local handle = net:register_forward_hook(function() end)

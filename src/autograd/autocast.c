@@ -243,8 +243,12 @@ static lm_dtype widest_of(const lm_op *op, const void *args) {
 }
 
 lm_dtype lm_widened_dtype(lm_op_id id, const void *args) {
-  lm_dtype widest = lm_ops[id].widens ? widest_of(&lm_ops[id], args) : LM_NO_DTYPE;
-  return widest == LM_F16 || widest == LM_BF16 ? widest : LM_NO_DTYPE;
+  const lm_op *op = &lm_ops[id];
+  for (int k = 0; op->widens && k < op->ntensor; k++) {
+    const lm_tensor *t = LM_ARG_TENSOR(args, op->tensor[k]);
+    if (t && (t->dtype == LM_F16 || t->dtype == LM_BF16)) return widest_of(op, args);
+  }
+  return LM_NO_DTYPE;
 }
 
 /* Fails if autocast is on for the GPU of the op's first tensor: the op is unsafe in a low dtype's range. */

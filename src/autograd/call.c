@@ -32,7 +32,7 @@ static lm_status run_formula(lm_op_id id, const void *args, lm_tensor **out) {
   return lm_ops[id].kind == LM_COMP ? lm_compositions[id].made_of(args, out) : lm_run_unrecorded(id, args, false, out);
 }
 
-/* Runs a formula on float32 copies of half-precision tensors, and rounds its results to `dtype`. */
+/* Runs a formula on float32 copies of half-precision tensors, and rounds its results if `dtype` is such a one. */
 static lm_status run_widened(lm_op_id id, const void *args, lm_dtype dtype, lm_tensor **out) {
   lm_cast_args cast;
   lm_status status = lm_autocast_args(id, args, LM_WIDENED, &cast);
@@ -40,7 +40,8 @@ static lm_status run_widened(lm_op_id id, const void *args, lm_dtype dtype, lm_t
   lm_autocast_args_free(&cast);
   for (int i = 0; i < lm_ops[id].outs && status == LM_OK; i++) {
     lm_tensor *wide = out[i];
-    bool kept = !wide || wide->dtype != LM_F32 || lm_modes_here.cast.keeps >> LM_DEVICE_KIND(wide->device) & 1;
+    bool kept = dtype == LM_F32 || dtype == LM_F64 || !wide || wide->dtype != LM_F32;
+    kept = kept || lm_modes_here.cast.keeps >> LM_DEVICE_KIND(wide->device) & 1;
     if (kept) continue;
     lm_to_copy_args round = {.x = wide, .dtype = dtype, .device = LM_NO_DEVICE, .memory_format = LM_PRESERVE};
     status = lm_call(LM_OP_to_copy, &round, &out[i]);

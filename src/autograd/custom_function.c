@@ -4,19 +4,22 @@
 #include "autograd/record_graph.h"
 #include "base/message.h"
 
-/* Fails unless output i is a new, unrecorded tensor; a view that the function made within no_grad counts as new. */
+/* Fails unless output i is a new, unrecorded tensor, or an input that ctx:mark_dirty allows to be written; a view that
+ * the function made within no_grad counts as new. */
 static lm_status check_output(const lm_custom *c, int i) {
   const lm_tensor *t = c->out[i];
-  for (int k = 0; k < c->nin; k++) {
-    if (c->in[k] == t) {
-      return lm_remedy(lm_fail_value(c->name, lm_text("result %d", i + 1), "a new tensor", "an input itself"),
-                       "return a clone()");
-    }
-  }
+  bool is_input = false;
   for (int k = 0; k < i; k++) {
     if (c->out[k] == t)
       return lm_fail_value(c->name, lm_text("results %d and %d", k + 1, i + 1), "different tensors", "the same");
   }
+  for (int k = 0; k < c->nin; k++) is_input = is_input || c->in[k] == t;
+  if (is_input && lm_requires_grad(t) && (t->grad->base || lm_is_leaf(t))) {
+    return lm_remedy(lm_fail_value(c->name, lm_text("dirty result %d", i + 1), "the result of an op",
+                                   t->grad->base ? "a view" : "a leaf that requires grad"),
+                     "pass a clone()");
+  }
+  if (is_input) return LM_OK;
   if (lm_requires_grad(t) && !(t->grad->base && t->grad->without_grad)) {
     return lm_remedy(lm_fail_value(c->name, lm_text("result %d", i + 1), "outside of any graph", "a part of one"),
                      "return a clone()");

@@ -66,8 +66,8 @@ typedef struct lm_cast_args {
   lm_tensor *tensor[LM_MAX_TENSOR_ARGS], **list;
   int nlist;
 } lm_cast_args;
-/* Returns the dtype that the results of an op which computes these arguments in float32 are rounded to; LM_NO_DTYPE if
- * it computes them as they are. */
+/* Returns the dtype of the results of an op that computes half-precision tensors among these arguments in float32;
+ * LM_NO_DTYPE if it computes them as they are. */
 lm_dtype lm_widened_dtype(lm_op_id op, const void *args);
 /* Casts the arguments by `rule`, and turns autocast off for the ops that the op calls. The caller calls
  * lm_autocast_args_free, also after an error. */

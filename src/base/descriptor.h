@@ -10,9 +10,9 @@
 #include "base/status.h"
 
 /* Returns a duplicate of fd that is at least `lowest` and never 0, 1 or 2. A single system call. */
-int lm_fd_copy(int fd, int lowest);
+LM_API int lm_fd_copy(int fd, int lowest);
 /* Returns fd, just opened, if it is above 2; else a duplicate above 2, and closes fd. Passes a negative fd through. */
-int lm_fd_above_stdio(int fd);
+LM_API int lm_fd_above_stdio(int fd);
 /* Moves the two descriptors of pipe2 or socketpair, whose result is `code`, above 2. On failure both are closed. */
 int lm_fds_above_stdio(int code, int fd[2]);
 /* Opens a folder as opendir does; returns NULL with errno on failure. */

@@ -1,7 +1,5 @@
 #include "base/message.h"
 
-#include <errno.h>
-#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -132,10 +130,7 @@ lm_status lm_fail_freed(const char *op) {
 
 /* ---- distributed and processes */
 
-static bool is_descriptor_limit(int error) { return error == EMFILE || error == ENFILE; }
-
 lm_status lm_fail_cannot(lm_status status, const char *action, int error) {
-  if (is_descriptor_limit(error)) status = LM_E_OOM;
   return lm_fail(status, "cannot %s: %s", action, strerror(error));
 }
 
@@ -172,11 +167,6 @@ lm_status lm_fail_file(const char *verb, const char *path, const char *reason) {
   char shown[PATH_BYTES];
   write_path(shown, path);
   return lm_fail(LM_E_IO, "cannot %s '%s': %s", verb, shown, reason);
-}
-
-lm_status lm_fail_file_errno(const char *verb, const char *path, int error) {
-  lm_status status = lm_fail_file(verb, path, strerror(error));
-  return is_descriptor_limit(error) ? LM_E_OOM : status;
 }
 
 lm_status lm_fail_malformed(const char *path, const char *part, int64_t at, const char *reason, ...) {

@@ -71,8 +71,7 @@ lm_status lm_fail_freed(const char *op);
 
 /* ---- distributed and processes */
 
-/* cannot ACTION: REASON, the system's text for `error`: "cannot create thread: Resource temporarily unavailable".
- * Returns `status`, but LM_E_OOM if no descriptor is free, since garbage may hold some. */
+/* cannot ACTION: REASON, the system's text for `error`: "cannot create thread: Resource temporarily unavailable". */
 LM_API lm_status lm_fail_cannot(lm_status status, const char *action, int error);
 /* OP: rank R is out of range for N ranks (ranks start at 0). LM_E_ARG. */
 LM_API lm_status lm_fail_rank(const char *op, int64_t rank, int64_t size);
@@ -88,8 +87,6 @@ lm_status lm_fail_wait(const char *call, double seconds);
 
 /* cannot VERB 'PATH': REASON; VERB is "open", "read", "write", ... LM_E_IO. */
 LM_API lm_status lm_fail_file(const char *verb, const char *path, const char *reason);
-/* Words an error of the system in the same way, with the status of lm_fail_cannot. */
-lm_status lm_fail_file_errno(const char *verb, const char *path, int error);
 /* 'PATH': malformed PART at byte N: REASON; PART is "safetensors header", "tar member", ... LM_NO_OFFSET as `at` leaves
  * out "at byte N". LM_E_IO. */
 #define LM_NO_OFFSET (-1)

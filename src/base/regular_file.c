@@ -22,7 +22,8 @@ const char *lm_file_kind(mode_t mode) {
 
 static lm_status refused(const char *path) {
   int problem = errno;
-  lm_status status = lm_fail_file_errno("open", path, problem);
+  lm_status status = lm_fail_file("open", path, strerror(problem));
+  if (problem == EMFILE || problem == ENFILE) status = LM_E_OOM; /* a limit of the process or system, not of the file */
   errno = problem;
   return status;
 }

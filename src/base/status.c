@@ -19,8 +19,8 @@ static int is_inside(char byte) { return (byte & 0xC0) == 0x80; } /* true within
 
 static bool is_control(char byte) { return (unsigned char)byte < ' ' || byte == 127; }
 
-/* Returns the bytes of the character at `at` if a terminal obeys it, or if it hides or turns the text around it: control
- * characters, U+0080 to U+009F, U+200B, U+2028 to U+202E, U+2060 to U+2069, U+FEFF. Else 0. */
+/* Returns the bytes of the character at `at` if a terminal obeys it, or if it hides or turns the text around it:
+ * control characters, U+0080 to U+009F, U+200B, U+2028 to U+202E, U+2060 to U+2069, U+FEFF. Else 0. */
 static size_t unsafe_bytes(const char *at) {
   const unsigned char a = (unsigned char)at[0], b = a ? (unsigned char)at[1] : 0, c = b ? (unsigned char)at[2] : 0;
   if (a == 0xC2 && (b & 0xE0) == 0x80) return 2;

@@ -258,9 +258,8 @@ static inline void lm_gc_step_count(lm_lua *s, const lm_tensor *t) {
   if (LM_DEVICE_KIND(t->device) != LM_CPU) s->elsewhere = true;
   s->fresh += lm_gc_step_weight(s, t) + 512;
 }
-/* Returns the bytes that a file descriptor counts as: the usual budget has a quarter of those that the process may open,
- * at most 256. */
-size_t lm_gc_step_descriptor(void);
+/* Bytes that a file descriptor counts as: a process may have some 1,000, so 256 in the usual budget. */
+enum { LM_GC_STEP_DESCRIPTOR = 256 << 10 };
 typedef lm_status (*lm_retried_call)(lua_State *L, lm_lua *s, void *arg);
 /* Runs f with the arguments at 1 to nargs, once more if memory runs out; returns the tensors in `result`, nil for NULL,
  * as the call's n results. arg may be `result`. */

@@ -447,8 +447,8 @@ LM_FUNCTION(own_files) {
   return 0;
 }
 
-/* Returns a copy of the text at 1, which may have names from files, with '?' in place of characters that a terminal must
- * not get. The copy is on the stack. */
+/* Returns a copy of the text at 1, which may have names from files, with '?' in place of characters that a terminal
+ * must not get. The copy is on the stack. */
 static char *printable(lua_State *L) {
   size_t n;
   const char *text = lua_tolstring(L, 1, &n);

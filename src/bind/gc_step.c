@@ -11,7 +11,6 @@
  * New results reuse the memory of collected ones. Within a budget that fits the caches, results are written there, not
  * to memory, which saves more time than collecting a small heap takes; the more, the faster the script makes results.
  * Results that no cache holds then count for a quarter: collecting them saves no time. */
-#include <sys/resource.h>
 #include <time.h>
 
 #include "base/cache_size.h"
@@ -100,12 +99,6 @@ static void adapt(lm_lua *s, double now, size_t heap, size_t freed) {
 static size_t steps_of(size_t budget, bool at_once) {
   if (at_once || budget < least_step) return 1; /* the heap has grown since the budget was set */
   return budget / STEPS < least_step ? budget / least_step : STEPS;
-}
-
-size_t lm_gc_step_descriptor(void) {
-  struct rlimit limit;
-  size_t open = getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur < 1024 ? (size_t)limit.rlim_cur : 1024;
-  return usual_budget / (open / 4 + 1);
 }
 
 void lm_gc_step_hasten(lm_lua *s) {

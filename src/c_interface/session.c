@@ -122,7 +122,7 @@ static __attribute__((noinline)) bool find_lua_folder(char folder[FOLDER_BYTES])
   return found || (lm_plugin_folder(name) && find_above(name, folder));
 }
 
-/* Fails unless a folder that the caller names has luminary/init.lua, and can be in Lua's path. */
+/* Fails unless a folder that the caller names has luminary/init.lua. */
 static __attribute__((noinline)) lm_status check_lua_folder(const char *folder) {
   char path[FOLDER_BYTES];
   if (strpbrk(folder, ";?")) return lm_fail_value("session", "lua_folder", "a path without ';' and '?'", folder);

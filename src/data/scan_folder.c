@@ -69,7 +69,7 @@ static lm_status list(const scan *s, const char *path, names *folders, names *fi
   lm_status status = LM_OK;
   names full = {0};
   DIR *dir = lm_opendir(path);
-  if (!dir) return lm_fail_file_errno("open", path, errno);
+  if (!dir) return lm_fail_file("open", path, strerror(errno));
   for (;;) {
     errno = 0;
     struct dirent *e = readdir(dir);

@@ -19,7 +19,7 @@
 #include "base/message.h"
 #include "base/regular_file.h"
 
-static lm_status refused(const char *verb, const char *path) { return lm_fail_file_errno(verb, path, errno); }
+static lm_status refused(const char *verb, const char *path) { return lm_fail_file(verb, path, strerror(errno)); }
 
 static bool folder_of(const char *path, char folder[PATH_MAX]) {
   const char *slash = strrchr(path, '/');

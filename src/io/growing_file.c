@@ -20,7 +20,7 @@ struct lm_growing_file {
 static lm_status open_it(lm_growing_file *f, bool keep) {
   int flags = O_WRONLY | O_CREAT | O_APPEND | O_NONBLOCK | O_NOCTTY | O_CLOEXEC | (keep ? 0 : O_TRUNC);
   f->fd = lm_fd_above_stdio(open(f->path, flags, f->mode));
-  if (f->fd < 0) return lm_fail_file_errno("write", f->path, errno);
+  if (f->fd < 0) return lm_fail_file("write", f->path, strerror(errno));
   fcntl(f->fd, F_SETFL, O_APPEND); /* blocks for a slow reader, but open does not wait for one */
   return LM_OK;
 }

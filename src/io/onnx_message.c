@@ -15,7 +15,7 @@ static const size_t ALLOWANCE = 64 << 20, SMALL_ALLOWANCE = 2 << 20, SMALL_RATIO
 typedef struct budget {
   size_t left; /* bytes that may still be allocated */
   const char *start;
-  size_t stack; /* bytes of the C stack that the messages may take */
+  size_t stack;         /* bytes of the C stack that the messages may take */
   const char *exceeded; /* the bound that the file exceeds; NULL: none */
   bool failed;          /* true once memory ran out */
 } budget;

@@ -53,7 +53,7 @@ lm_status lm_handle_copy(const lm_handle *h, lm_handle **out) {
     fds[i] = lm_fd_copy(h->fd[i], 0);
     if (fds[i] >= 0) continue;
     lm_close_all(fds, i);
-    return lm_fail_cannot(LM_E_IO, "copy a descriptor", errno);
+    return lm_fail_cannot(errno == EMFILE ? LM_E_OOM : LM_E_IO, "copy a descriptor", errno);
   }
   if (h->words) lm_segment_retain(h->words);
   return lm_handle_of(h->kind, fds, h->words, out);

@@ -94,7 +94,7 @@ lm_status lm_segment_new(size_t bytes, lm_segment **out) {
   lm_file_limit_end(&limit);
   if (!problem && fcntl(s->fd, F_ADD_SEALS, SEALS) != 0) problem = errno;
   if (problem) {
-    bool lack = problem == ENOMEM || problem == ENOSPC;
+    bool lack = problem == ENOMEM || problem == ENOSPC || problem == EMFILE || problem == ENFILE;
     status = lm_fail_cannot(lack ? LM_E_OOM : LM_E_IO, lm_text("allocate %zu bytes of shared memory", bytes), problem);
     share_unmap(s);
     return status;

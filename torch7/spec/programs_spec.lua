@@ -141,6 +141,20 @@ describe("small functions", function()
     end
     assert.error_matches(function() optim.lbfgs(function() return nil, g end, torch.zeros(2)) end, "loss of feval")
   end)
+  it("constructors and calls of objects are frames, as nngraph counts them", function()
+    local place = {}
+    local Node, Holder = torch.class("spec.Node", place), torch.class("spec.Holder", place)
+    function Node:__init() self.at = require("debug").getinfo(6, "Sl") end
+    function Holder.__call__()
+      local node = place.Node()
+      return node, 2
+    end
+    local line = require("debug").getinfo(1, "l").currentline + 1
+    local node, two = place.Holder()()
+    assert.equal(line, node.at.currentline)
+    assert.matches("programs_spec", node.at.short_src)
+    assert.equal(2, two)
+  end)
   it("torch.CmdLine is a class", function()
     local place = {}
     local Own, parent = torch.class("spec.CmdLine", "torch.CmdLine", place)

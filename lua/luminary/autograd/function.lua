@@ -2,10 +2,10 @@
 local debug = require "debug"
 local core = require "luminary.core"
 local class = require "luminary.base.class"
-local index_of = require("luminary.base.lists").index_of
+local lists = require "luminary.base.lists"
 local options = require "luminary.base.options"
 
-local ops = core.ops
+local ops, index_of = core.ops, lists.index_of
 local fail, pack = options.fail, options.pack
 
 -- The ctx that forward and backward share. `saved_tensors` is the list of arguments of save_for_backward, which may be
@@ -31,6 +31,9 @@ end
 function Context:mark_non_differentiable(...)
   rawset(self, "_constant", {...})
 end
+
+--- Marks arguments that forward writes in place and returns.
+function Context:mark_dirty(...) rawset(self, "_dirty", {...}) end
 
 --- Sets whether undefined gradients of outputs are zeros in backward (the default) or nil.
 function Context:set_materialize_grads(on)
@@ -63,7 +66,7 @@ local function spread(ctx, grads, metas, nout)
 end
 
 -- Returns the closure that the graph calls. It must not reference an output, which would be a cycle with the graph.
-local function backward_of(kind, ctx, metas, nout, positions, nargs)
+local function backward_of(kind, ctx, metas, nout, positions, nargs, shapes)
   return function(grads)
     rawset(ctx, "_running", true)
     local given = spread(ctx, grads, metas, nout)
@@ -89,6 +92,8 @@ local function backward_of(kind, ctx, metas, nout, positions, nargs)
       if grad and not core.is_tensor(grad) then
           options.must_be(kind.__name .. ".backward", ("gradient %d"):format(position), "a tensor or nil",
             grad)
+      elseif grad and grad.shape ~= shapes[i] and not pcall(ops.sum_to_size, grad, shapes[i]) then
+        options.wrong_shape(kind.__name .. ".backward", ("gradient %d"):format(position), grad, shapes[i])
       end
       list[i] = grad or false
     end
@@ -97,8 +102,11 @@ local function backward_of(kind, ctx, metas, nout, positions, nargs)
 end
 
 -- Makes the outputs new tensors of the graph: an input that forward returns unchanged becomes a new view.
-local function prepare(name, outputs, inputs, constant)
+local function prepare(name, outputs, inputs, constant, dirty)
   local metas, tied = {}, {}
+  for i, t in ipairs(dirty) do
+    if not index_of(outputs, t) then fail("%s.forward: return what mark_dirty has as argument %d", name, i) end
+  end
   for i = 1, outputs.n do
     local y = outputs[i]
     if type(y) == "table" and core.is_tensor(y[1]) then
@@ -108,7 +116,7 @@ local function prepare(name, outputs, inputs, constant)
     if core.is_tensor(y) then
       metas[i] = {shape = y.shape, dtype = y.dtype, device = y.device}
       if core.is_floating_point(y) and not index_of(constant, y) then
-        if index_of(inputs, y) or index_of(tied, y) then
+        if index_of(tied, y) or index_of(inputs, y) and not index_of(dirty, y) then
           y = ops.detach(y)
           outputs[i] = y
         end
@@ -140,11 +148,14 @@ local function apply(kind, ...)
   rawset(ctx, "_saved", nil)
   if wanted and core.is_grad_enabled() then
     if not kind.backward then fail("%s: define backward(ctx, …)", kind.__name) end
-    local metas, tied = prepare(kind.__name, outputs, inputs, rawget(ctx, "_constant") or {})
+    local metas, tied = prepare(kind.__name, outputs, inputs, rawget(ctx, "_constant") or {},
+      rawget(ctx, "_dirty") or {})
     rawset(ctx, "_constant", nil)
+    rawset(ctx, "_dirty", nil)
     if #tied > 0 then
-      core.custom_record(kind.__name, backward_of(kind, ctx, metas, outputs.n, positions, arguments.n), inputs, tied,
-        saved)
+      local shapes = lists.map(inputs, function(x) return x.shape end)
+      core.custom_record(kind.__name, backward_of(kind, ctx, metas, outputs.n, positions, arguments.n, shapes), inputs,
+        tied, saved)
     end
   end
   return unpack(outputs, 1, outputs.n)

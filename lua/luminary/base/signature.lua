@@ -167,12 +167,10 @@ local function has_names(self, n, t)
 end
 
 local function check_names(who, rows, named, n)
-  local key = next(named) -- faster than a loop over _G.pairs
-  while key ~= nil do
+  for key in pairs(named) do
     local at = rows.index[key]
     if not at then unknown(who, key, rows) end
     if at <= n then fail("%s: %s is passed twice, by position and by name", who, key) end
-    key = next(named, key)
   end
 end
 

@@ -47,7 +47,7 @@ local function compile(text)
   local eof = "near '<eof>'"
   local more = find(as_expression, eof, 1, true) or find(problem, eof, 1, true)
   if more and not hints.block(match(text, "[^\n]*")) then return nil, true end
-  return nil, find(text, "^%s*[%a_(]") and problem or as_expression -- of 2 * x // 3 the statement's is that of the 2
+  return nil, find(text, "^%s*[%a_(]") and problem or as_expression -- a statement's would blame the 2 of 2 * x // 3
 end
 
 local SMALL = 1024 -- bytes that are compiled after every line, so that errors show at once

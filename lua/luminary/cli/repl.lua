@@ -53,11 +53,10 @@ end
 
 -- Returns the value of a path of the session's own variables; nil for others, for methods and for fields of tensors.
 local function own_value(path)
-  local first, owner = match(path, "^[%a_][%w_]*"), match(path, "^(.+)%.[%w_]+$")
-  if not first or find(path, ":") or rawequal(rawget(globals, first), known[first]) then return nil end
-  local value = complete.value(path, globals)
-  if owner and (type(value) == "function" or lm.is_tensor(complete.value(owner, globals))) then return nil end
-  return value
+  local first, owner = match(path, "^[%a_][%w_]*"), match(path, "^(.+)[%.:][%w_]+$")
+  local value = first and not rawequal(rawget(globals, first), known[first]) and complete.value(path, globals)
+  local is_field = owner and (type(value) == "function" or lm.is_tensor(complete.value(owner, globals)))
+  return not is_field and value or nil
 end
 
 --- Returns the answer to `?name`: what the session's variable is, the help of the name, or names that are near.

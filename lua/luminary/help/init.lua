@@ -21,13 +21,13 @@ local getinfo, getlocal, getupvalue = debug.getinfo, debug.getlocal, debug.getup
 
 -- ---- the text of a name
 
-local wrappers = {options = true, class = true, signature = true}
+local wrappers = {options = true, class = true, signature = true, full_precision = true}
 
 -- Returns the function that options.exact and other wrappers wrap, and its debug info.
 local function original(f)
   for _ = 1, 5 do
     local info = getinfo(f, "S")
-    if not wrappers[info.source:match "/base/(%w+)%.lua$"] then return f, info end
+    if not wrappers[info.source:match "/base/([%w_]+)%.lua$"] then return f, info end
     local i, inner = 1, nil
     while true do
       local name, value = getupvalue(f, i)
@@ -443,20 +443,18 @@ function help.ask(path)
   help.show(text or why)
 end
 
--- Returns the dtype and place of a tensor, or the number of a module's parameters and their shapes; "" for others.
+-- Returns the dtype and device of a tensor, or the number of a module's parameters and their shapes; "" for others.
 local function details(value)
   if core.is_tensor(value) then
     return (", %s on %s%s"):format(value.dtype, value.device, value.requires_grad and ", requires_grad" or "")
-  elseif not options.is("module", value) then
-    return ""
   end
+  if not options.is("module", value) then return "" end
   local count, lines = 0, {}
   for path, p in value:named_parameters() do
-    count = count + p:numel()
-    lines[#lines + 1] = ("\n  %s [%s]"):format(path, table.concat(p.shape, ", "))
+    count, lines[#lines + 1] = count + p:numel(), ("\n  %s [%s]"):format(path, table.concat(p.shape, ", "))
   end
-  return (", %d parameters in %d tensors%s%s"):format(count, #lines, table.concat(lines, "", 1, math.min(#lines, 20)),
-    #lines > 20 and "\n  …" or "")
+  local shown = table.concat(lines, "", 1, math.min(#lines, 20)) .. (#lines > 20 and "\n  …" or "")
+  return (", %d parameters in %d tensors%s"):format(count, #lines, shown)
 end
 
 --- Returns the text for a value called `name`; without a name, that of the public entry with the same value.

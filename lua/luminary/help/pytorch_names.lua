@@ -178,7 +178,6 @@ other.nn = with(pairs_of([[
   clip_grad_value_=utils.clip_grad_value_ NLLLoss2d=NLLLoss Container=Sequential]],
   "RNNBase RNNCellBase quantized qat"), {
   UninitializedParameter = of_lazy, UninitializedBuffer = of_lazy,
-  attention = "F.scaled_dot_product_attention and nn.MultiheadAttention choose the kernel by themselves",
   LinearCrossEntropyOptions = "nn.LinearCrossEntropyLoss takes {chunk_size = n}",
   Buffer = "net:register_buffer(name, tensor) makes one", modules = "the layers are in nn itself",
   parameter = "nn.Parameter makes one",

@@ -80,6 +80,16 @@ local function make(self)
   end
 end
 
+-- Returns a batch's probabilities. Warns if it is of logits and an earlier one was not, or the reverse.
+local function probabilities_of(self, preds, f)
+  local converted, before = labels.probabilities(preds, f), self.are_logits
+  self.are_logits = not rawequal(converted, preds)
+  if before == not self.are_logits and self.update_count > 0 and preds:numel() > 0 then
+    core.warn "AUROC: some batches are taken as logits and some, within 0 and 1, as probabilities; pass probabilities"
+  end
+  return converted
+end
+
 -- Adds scores [n, L] and targets [n, L]: 1 for positive, 0 for negative; others are ignored.
 local function update(self, preds, target)
   local who, ignored = "AUROC", self.ignore_index
@@ -94,7 +104,7 @@ local function update(self, preds, target)
       local keep = target:ne(ignored):nonzero():reshape(-1)
       preds, target = preds:index_select(1, keep), target:index_select(1, keep)
     end
-    preds = labels.probabilities(preds, function(x) return ops.softmax(x, 2) end)
+    preds = probabilities_of(self, preds, function(x) return ops.softmax(x, 2) end)
     local class = ops.arange(1, n + 1, {dtype = "int64", device = target.device})
     target = labels.as_long(target:unsqueeze(2):eq(class))
   else
@@ -106,7 +116,7 @@ local function update(self, preds, target)
       labels.check_same(who, preds, target)
       preds, target = preds:reshape(-1, 1), target:reshape(-1, 1)
     end
-    preds = labels.probabilities(preds, ops.sigmoid)
+    preds = probabilities_of(self, preds, ops.sigmoid)
     if ignored then target = ops.where(target:eq(ignored), -1, target) end
   end
   if not self.thresholds then
@@ -138,6 +148,12 @@ local function of_label(self, preds, target, i)
     scores, truth = scores:masked_select(valid), truth:masked_select(valid)
     fps, tps = exact_curve(scores, truth:eq(1))
     negatives, positives = fps:select(1, -1), tps:select(1, -1)
+  end
+  local lacking = positives:item() == 0 and "positive" or negatives:item() == 0 and "negative"
+  local which = i and ({multilabel = "label ", multiclass = "class "})[self.task]
+  if lacking then
+    core.warn(("AUROC: no target of %s is %s, so that its area is 0"):format(which and which .. i or "the samples",
+      lacking))
   end
   -- A rate without samples of a kind is 0.
   return partial_area(divide(fps, negatives), divide(tps, positives), self.max_fpr), double(positives)

@@ -237,10 +237,8 @@ end
 
 --- Sets the number of open calls. While there are any, the executor stays alive, also at the end of the program.
 function Executor:set_open(n)
-  local was = self.open
+  if n == 0 then at_exit.forget(self) elseif self.open == 0 then at_exit.remember(self) end
   self.open = n
-  if n == 0 then return at_exit.forget(self) end
-  if was == 0 then at_exit.remember(self) end
 end
 
 --- Makes an executor that has not started its workers. spec: who (for errors), workers, threads (compute threads of
@@ -434,8 +432,8 @@ function Executor.poll(seconds)
   local deadline = core.time() + seconds
   while true do
     local waiting = {}
-    for _, executor in ipairs(at_exit.remembered()) do
-      if class.is(executor, Executor) and executor.process == core.process_id() then
+    for _, executor in ipairs(lists.copy(at_exit.objects)) do
+      if executor.advance and executor.process == core.process_id() then
         executor:advance()
         with_waiting(executor, waiting)
       end

@@ -17,10 +17,15 @@ local function without_start(message)
   return (message:gsub("^luminary%.mp:1: ", ""):gsub("^%(command line%):1: ", ""))
 end
 
--- Adds a hint about globals, which each worker has its own of: often a function calls another one of its script.
+-- Adds a hint about globals, which each worker has its own of: often a function calls another one of its script, or its
+-- module, which the worker requires, uses the host's globals.
 local function with_hint(message)
   local name = message:match("global '([%w_]+)' %(a nil value%)")
   if not name then return message end
+  if debug.traceback():find "'require'" then
+    return message .. "; the worker requires the function's module: keep the function in a module that uses no globals "
+      .. "of the host"
+  end
   return ("%s; global variables are not sent to workers: make '%s' local, or pass it in args"):format(message, name)
 end
 

@@ -137,7 +137,7 @@ local function copy(self, entries, dict, skipped, opts)
   local dtype, device = changes.dtype("load_state_dict", opts.dtype), opts.device
   if dtype or device then self:to {dtype = dtype, device = device} end
   core.no_grad(function()
-    for _, entry in ipairs(entries) do -- of two values for tied tensors, the last name's counts
+    for _, entry in ipairs(entries) do -- tied tensors get the value of their last name
       local value, t = dict[entry[1]], entry[2]
       if value ~= nil and not skipped[entry[1]] and opts.assign then
         take_over(t, changes.converted(value, dtype, device))

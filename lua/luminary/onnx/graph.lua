@@ -26,7 +26,7 @@ local DEEPEST = 100 -- graphs in one another, and functions that call functions
 -- functions can be expanded without end: these bounds keep reading below 4 times the size, the elements of tensors, and
 -- 96 MiB; of a small file, 4 MiB and 160 times the size.
 local function limits_of(size)
-  return math.floor(math.min(24000, 1000 + size / 20) + size / 1024), math.min(2 ^ 23, 2 ^ 21 + 64 * size)
+  return tensors.most_nodes(size), math.min(2 ^ 23, 2 ^ 21 + 64 * size)
 end
 -- Limits on nodes that are computed while the file is read, in elements: of each input and result; computed for one.
 local MOST_ARGUMENTS = 4000 -- inputs of a node, and outputs of the graph, which Lua passes as arguments

@@ -193,9 +193,9 @@ local function infos_text(infos)
 end
 
 -- Returns the list of parameters; warns if there are none, as someone who trains the network wants them.
-function Model:parameters()
-  local list = nn.Module.parameters(self)
-  if #list == 0 then
+function Model:parameters(...)
+  local list = nn.Module.parameters(self, ...)
+  if #list == 0 and #nn.Module.parameters(self) == 0 then
     core.warn(("onnx: no tensor of '%s' trains, since no node reads a floating one as a weight of a layer; the option "
       .. "trainable of lm.onnx.load can name some"):format(printable_name(self.source, 100)))
   end
@@ -230,7 +230,7 @@ onnx.load = signature.of("load(path: string, {device: any?, trainable: any?})", 
         unsupported("input '%s' is of the unsupported type %s", printable_name(info.name, 100), info.dtype or info.kind)
       end
     end
-    tensors.mark(model, read_tensor, opts.trainable)
+    tensors.mark(model, size, read_tensor, opts.trainable)
     return Model(path, graph.prepare(model, size, read_tensor, fail, unsupported), inputs, size):eval()
   end)
   close()

@@ -18,12 +18,13 @@ for op, positions in ([[
 local of_two_axes = lists.set "MatMul FusedMatMul Einsum Gather" -- the weights of these
 local moving = lists.set "Cast Flatten Identity Reshape Squeeze Transpose Unsqueeze" -- which keep the elements
 local choosing = lists.set "Concat Gather GatherElements GatherND Slice Softmax Split TopK" -- before no bias
-local MOST, DEEPEST = 2 ^ 17, 100 -- nodes that are looked at, with functions expanded; graphs in one another
+local DEEPEST, FARTHEST = 100, 30 -- graphs in one another; nodes between a weight and its layer
 
 -- A value is {message = of a constant, op, inputs = of the node that makes it, is_fixed = computed from constants
 -- alone, axes, ndim = number of axes longer than 1, and of all, if it is, is_learned = computed with a weight}.
 local function new_value(value, sizes)
-  value.axes, value.ndim = lists.sum(sizes, function(size) return (size > 1 or size < 0) and 1 or 0 end), #sizes
+  value.axes, value.ndim = 0, math.min(#sizes, 9) -- tensors with more than 8 dims are refused
+  for i = 1, value.ndim do value.axes = value.axes + ((sizes[i] > 1 or sizes[i] < 0) and 1 or 0) end
   return value
 end
 
@@ -38,10 +39,13 @@ local function is_wave(message, read)
 end
 
 -- Marks the tensors from which a fixed value is computed. is_layer: a layer reads it; it may have one element then.
-local function mark(value, is_layer)
+local function mark(value, is_layer, distance)
+  local done = is_layer and "is_weight" or "is_part"
+  if value[done] or distance > FARTHEST then return end
+  value[done] = true
   if value.is_float and value.ndim > 0 and (is_layer or value.axes > 0) then value.message.trains = true end
   for k, input in pairs(value.inputs or {}) do
-    if k == 1 or not value.op:find "uantizeLinear$" then mark(input, is_layer and moving[value.op]) end
+    if k == 1 or not value.op:find "uantizeLinear$" then mark(input, is_layer and moving[value.op], distance + 1) end
   end
 end
 
@@ -49,12 +53,12 @@ end
 local function mark_vector(value)
   for k = 1, 2 do
     local vector, other = value.inputs[k], value.inputs[3 - k]
-    while other and moving[other.op] and other.inputs[1] do other = other.inputs[1] end
+    for _ = 1, FARTHEST do other = other and moving[other.op] and other.inputs[1] or other end
     if vector and other and vector.is_fixed and other.is_learned and not choosing[other.op] then
       local weight = layers[other.op] and other.inputs[2]
       local dims = weight and weight.message and weight.message.dims or {}
       local is_bias = value.op == "Add" and dims[other.op == "MatMul" and #dims or other.op == "Conv" and 1 or 2] == 1
-      if vector.axes == 1 or is_bias and vector.axes == 0 then mark(vector, is_bias) end
+      if vector.axes == 1 or is_bias and vector.axes == 0 then mark(vector, is_bias, 0) end
     end
   end
 end
@@ -87,8 +91,10 @@ function Roles:walk(g, names, depth)
       end
     end
     local shape = is_fixed and op == "Reshape" and value.inputs[2]
-    local ok, stated = pcall(self.read, shape and shape.message or {}, error)
-    new_value(value, shape and ok and stated:reshape(-1):totable() or sizes).is_fixed = is_fixed
+    local ok, stated = false, nil
+    if shape and shape.message then ok, stated = pcall(self.read, shape.message, error) end
+    ok = ok and core.is_tensor(stated) and stated:numel() <= 8
+    new_value(value, ok and stated:reshape(-1):totable() or sizes).is_fixed = is_fixed
     for _, name in ipairs(given) do names[name] = value end
     local called = self.functions[(node.domain or "") .. "\0" .. op]
     if called and self.left > 0 then
@@ -107,7 +113,7 @@ function Roles:walk(g, names, depth)
       end
     end
     local positions = layers[(node.domain or "") .. "." .. op] or layers[op] or ""
-    for k in (value.is_fixed and "" or positions):gmatch "%d" do
+    for k in (value.is_fixed and op ~= "Gather" and "" or positions):gmatch "%d" do
       local weight, indices = value.inputs[tonumber(k)], value.inputs[2]
       local fits = weight and weight.is_fixed and (not of_two_axes[op] or weight.ndim == 2 or weight.axes > 1)
       if fits and op == "Gather" then -- an embedding, whose indices no layer computes
@@ -115,7 +121,7 @@ function Roles:walk(g, names, depth)
           and not (weight.message and is_wave(weight.message, self.read))
       end
       if fits then
-        mark(weight, true)
+        mark(weight, true, 0)
         value.is_learned = true
       end
     end
@@ -135,15 +141,16 @@ function Roles:graph(g, outer, depth)
 end
 
 --- Sets two fields of the messages of a model's floating tensors: `trains`, and `label`, a name that no other has.
---- read(message, fail) returns the tensor of one, is_float(message) whether it is one. stated: the set of names that
---- the file says train, or nil. trainable: nil: by that or the rule; a boolean: all or none; a table of booleans by
---- name; or a function(name, trains) that returns whether a tensor trains. Returns a list of {name, message}.
-return function(model, read, is_float, stated, trainable)
+--- most: nodes that are looked at, with functions expanded. read(message, fail) returns the tensor of one,
+--- is_float(message) whether it is one. stated: the set of names that the file says train, or nil. trainable: nil: by
+--- that or the rule; a boolean: all or none; a table of booleans by name; or a function(name, trains) that returns
+--- whether a tensor trains. Returns a list of {name, message}.
+return function(model, most, read, is_float, stated, trainable)
   local kind, names, labels = type(trainable), {}, {}
   if not ("nil boolean table function"):find(kind) then
     options.must_be("onnx.load", "trainable", "a boolean, a table of booleans by name, or a function", trainable)
   end
-  local self = setmetatable({functions = {}, found = {}, left = MOST, read = read, is_float = is_float}, Roles)
+  local self = setmetatable({functions = {}, found = {}, left = most, read = read, is_float = is_float}, Roles)
   for _, f in ipairs(model.functions or {}) do self.functions[(f.domain or "") .. "\0" .. (f.name or "")] = f end
   self:graph(model.graph or {}, nil, 1)
   for _, each in ipairs(self.found) do

@@ -131,11 +131,15 @@ local function is_float(message)
   local dtype = tensors.dtypes[message.data_type or 0] or ""
   return dtype:find "float" and not tensors.lacks(dtype)
 end
---- Marks the tensors of a model that train, and names all; returns their list (roles.lua). read: see reader.
-function tensors.mark(model, read, trainable)
+--- Returns the most nodes and initializers, with functions expanded, of a file of `size` bytes.
+function tensors.most_nodes(size) return math.floor(math.min(24000, 1000 + size / 20) + size / 1024) end
+
+--- Marks the tensors of a model that train, and names all; returns their list (roles.lua). size: of the file, in bytes.
+--- read: see reader.
+function tensors.mark(model, size, read, trainable)
   local written = lists.find(model.metadata_props or {}, function(entry) return entry.key == tensors.TRAINS end)
   local stated = written and lists.set(lists.parts(written.value or "", "[^\n]+"))
-  return load_module "luminary.onnx.roles"(model, read, is_float, stated, trainable)
+  return load_module "luminary.onnx.roles"(model, tensors.most_nodes(size), read, is_float, stated, trainable)
 end
 
 --- Describes the type of an input or output of a graph: {name, kind = "tensor", "sequence", "optional" or "map", dtype,
@@ -174,14 +178,14 @@ end
 --- unsupported dtypes, with a field trains = set of the names of those that train, and metadata: inputs and outputs
 --- with their types, numbers of nodes by op, versions.
 function tensors.load(path)
-  local model = tensors.read(path)
+  local model, size = tensors.read(path)
   local read, close = tensors.reader(path)
   local graph, values, lacking, about = model.graph or {}, {}, {trains = {}}, {
     inputs = {}, outputs = {}, nodes = {}, operators = {}, properties = {}, ir_version = model.ir_version,
     producer = model.producer_name and model.producer_name .. " " .. (model.producer_version or ""),
   }
   local ok, problem = pcall(function()
-    local trained = lists.filter(tensors.mark(model, read), function(each) return each.message.trains end)
+    local trained = lists.filter(tensors.mark(model, size, read), function(each) return each.message.trains end)
     trained = lists.map(trained, function(each) return each.message end)
     for i, message in ipairs(lists.joined(graph.initializer or {}, trained)) do
       local name = message.label or message.name or "#" .. i

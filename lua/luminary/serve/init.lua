@@ -214,8 +214,6 @@ function Batcher:close()
   self.executor:close()
 end
 
-function Batcher:repr()
-  return ("Batcher(max_batch = %d%s)"):format(self.executor.spec.setup.max_batch, self.is_closed and ", closed" or "")
-end
-
-return options.strict("serve", {Batcher = Batcher})
+return options.strict("serve", {
+  Batcher = Batcher, nginx = require "luminary.serve.nginx", neovim = require "luminary.serve.neovim",
+})

@@ -29,4 +29,4 @@ function neovim.on_done(future, fn)
   return stop
 end
 
-return neovim
+return options.strict("serve.neovim", neovim)

@@ -54,4 +54,4 @@ function nginx.await(future, seconds)
   return future:get()
 end
 
-return nginx
+return options.strict("serve.nginx", nginx)

@@ -12,8 +12,7 @@ local function match_row(s, i, m)
   local row, least, path, shortest, remaining = i, 0, {}, {}, {}
   for j = 1, m do remaining[j], shortest[j] = m - j + 1, INF end
   for left = m, 1, -1 do
-    local costs, offset = s.costs[row], least - s.u[row]
-    local lowest, at = INF
+    local costs, offset, lowest, at = s.costs[row], least - s.u[row], INF, nil
     for k = 1, left do
       local j = remaining[k]
       local sum = offset + costs[j] - s.v[j]
@@ -31,10 +30,10 @@ local function match_row(s, i, m)
         s.v[j] = s.v[j] - least + shortest[j]
       end
       local j = remaining[left]
-      repeat
+      while row ~= i do
         row = path[j]
         s.row[j], s.column[row], j = row, j, s.column[row]
-      until row == i
+      end
       return
     end
   end

@@ -347,12 +347,12 @@ ordering.cov = signature.of([[cov(x: tensor, correction: integer = 1, fweights: 
   return rows.shape[1] == 1 and ops.reshape(c, {}) or c
 end))
 
---- x:corrcoef(): Computes the matrix of Pearson's correlation coefficients of the rows of x.
-ordering.corrcoef = full_precision.rounds_once(function(x)
-  local c = ordering.cov(a_tensor("corrcoef", x))
+--- Computes the matrix of Pearson's correlation coefficients of the rows of x.
+ordering.corrcoef = signature.of("corrcoef(x: tensor)", full_precision.rounds_once(function(x)
+  local c = ordering.cov(x)
   if c.ndim == 0 then return c / c end
   local deviation = ops.sqrt(ops.diagonal(c))
   return ops.clamp(c / ops.unsqueeze(deviation, 2) / deviation, -1, 1)
-end)
+end))
 
 return options.exact_all(ordering)

@@ -267,7 +267,7 @@ function vocabulary.read(path)
   local root = make(path, file, vocab)
   root.added_tokens = added[1] and added or nil
   local roles = {}
-  for part, role in pairs(parts) do roles[role] = file.token(part) or roles[role] end
+  for part, role in lists.sorted_pairs(parts) do roles[role] = file.token(part) or roles[role] end
   local around_by_itself = file.model == "llama" or takes_whole_words[file.pre]
   return vocabulary.encoded(root), roles, {
     path = path, chat_template = file.chat_template, root = root,

@@ -24,14 +24,6 @@ local LogFile = class.root "LogFile"
 -- entries are lost.
 local BUFFER, KEPT = 65536, 1048576
 
--- Returns whether a file ends within a line, which another program, or a full disk, left incomplete.
-local function ends_in_line(path)
-  local file = paths.filep(path) and require("io").open(path, "rb")
-  local is_open_line = file and file:seek("end", -1) and file:read(1) ~= "\n"
-  if file then file:close() end
-  return is_open_line
-end
-
 --- log_file.open(who, path, keep, every): Opens a file, after making its folder; keep: true to keep its contents.
 --- Entries are written at once. A failure warns and ends no training: every `every` seconds an entry tries again.
 function LogFile:init(who, path, keep, every)
@@ -40,7 +32,6 @@ function LogFile:init(who, path, keep, every)
   local folder = path:match "^(.*)/[^/]*$"
   if folder and folder ~= "" then paths.mkdir(folder) end
   self.file = core.growing_file_open(path, keep)
-  if keep and ends_in_line(path) then self:write "\n" end
 end
 
 local function warn(self, format, ...)

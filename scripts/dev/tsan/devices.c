@@ -129,7 +129,8 @@ static void *caller(void *unused) {
     seen s = {.caller = pthread_self()};
     lm_hook hook = {look, &s, NULL};
     int64_t id = 0;
-    if (lm_set_grad(w, NULL) != LM_OK || lm_register_accumulate_hook(w, hook, &id) != LM_OK || pass(w, hook) != LM_OK) {
+    if (lm_set_grad(w, NULL) != LM_OK || lm_register_accumulate_hook(w, hook, NULL, &id) != LM_OK ||
+        pass(w, hook) != LM_OK) {
       fprintf(stderr, "tsan_devices: %s\n", lm_error());
       wrong++;
       break;

@@ -264,15 +264,9 @@ static void copy_rows(char *restrict to, int64_t to_pitch, const char *restrict 
   COPY_BY(8);
   COPY_BY(16);
   COPY_BY(32);
+  COPY_BY(64);
 #undef COPY_BY
-  for (int i = 0; i < rows; i++, to += to_pitch, from += from_pitch) {
-    if (n < 64 || n > 512) {
-      memcpy(to, from, n);
-      continue;
-    }
-    for (size_t k = 0; k < n - 32; k += 32) memcpy(to + k, from + k, 32);
-    memcpy(to + n - 32, from + n - 32, 32);
-  }
+  for (int i = 0; i < rows; i++, to += to_pitch, from += from_pitch) memcpy(to, from, n);
 }
 
 /* Moves n elements between a tile and an operand that is not linear, run by run along the last dim. */

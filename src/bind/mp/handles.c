@@ -26,8 +26,13 @@
  */
 #include "bind/mp/handles.h"
 
+#include <fcntl.h>
+#include <limits.h>
 #include <poll.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
+#include "base/descriptor.h"
 #include "base/mem.h"
 #include "base/message.h"
 #include "mp/lock.h"
@@ -43,7 +48,22 @@ lm_handle *lm_to_handle(lua_State *L, int i) {
   return h ? *h : NULL;
 }
 
-lm_handle **lm_handle_slot(lua_State *L) { return lm_object_new(L, &handle_type); }
+/* Returns false if the next descriptors would have the last NEEDED numbers that the process may use. */
+static bool has_descriptors(void) {
+  enum { FEW = 8, NEEDED = 4 };
+  struct rlimit limit = {0};
+  int any = lm_fd_above_stdio(open("/", O_PATH | O_CLOEXEC)), high = any;
+  if (any >= 0 && getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur < INT_MAX)
+    high = lm_fd_copy(any, (int)limit.rlim_cur - FEW);
+  if (high >= 0 && high != any) close(high);
+  if (any >= 0) close(any);
+  return high >= 0 && (high == any || high <= (int)limit.rlim_cur - NEEDED);
+}
+
+lm_handle **lm_handle_slot(lua_State *L) {
+  if (!has_descriptors()) lua_gc(L, LUA_GCCOLLECT, 0);
+  return lm_object_new(L, &handle_type);
+}
 
 static lm_handle *need_handle(lua_State *L, int i, lm_handle_kind kind) {
   lm_handle *h = lm_to_handle(L, i);
@@ -52,16 +72,14 @@ static lm_handle *need_handle(lua_State *L, int i, lm_handle_kind kind) {
 }
 
 LM_FUNCTION(mp_queue) {
-  const uint64_t capacity = (uint64_t)lm_need_number(L, 1, "mp_queue", "capacity");
-  lm_handle **slot = lm_handle_slot(L);
-  LM_NEED_MADE(L, lm_queue_new(capacity, slot));
-  return 1;
+  double capacity = lm_need_number(L, 1, "mp_queue", "capacity");
+  return lm_return(L, lm_queue_new((uint64_t)capacity, lm_handle_slot(L)), 1);
 }
 
 LM_FUNCTION(mp_pipe) {
   lm_handle_kind kind = lua_toboolean(L, 1) ? LM_THREAD_CONNECTION : LM_CONNECTION;
   lm_handle *ends[2], **a = lm_handle_slot(L), **b = lm_handle_slot(L);
-  LM_NEED_MADE(L, lm_connection_pair(kind, ends));
+  lm_need(L, lm_connection_pair(kind, ends));
   *a = ends[0];
   *b = ends[1];
   return 2;
@@ -69,21 +87,12 @@ LM_FUNCTION(mp_pipe) {
 
 LM_FUNCTION(mp_listen) {
   const char *path = lm_need_text(L, 1, "mp_listen", "path");
-  lm_handle **slot = lm_handle_slot(L);
-  LM_NEED_MADE(L, lm_listener_new(path, slot));
-  return 1;
+  return lm_return(L, lm_listener_new(path, lm_handle_slot(L)), 1);
 }
 
-LM_FUNCTION(mp_fileno) {
-  LM_STATE(L)->fresh += lm_gc_step_descriptor(); /* stays open until it is garbage */
-  return lm_return_int(L, need_handle(L, 1, LM_CONNECTION)->fd[0]);
-}
+LM_FUNCTION(mp_fileno) { return lm_return_int(L, need_handle(L, 1, LM_CONNECTION)->fd[0]); }
 
-LM_FUNCTION(mp_lock) {
-  lm_handle **slot = lm_handle_slot(L);
-  LM_NEED_MADE(L, lm_lock_new(slot));
-  return 1;
-}
+LM_FUNCTION(mp_lock) { return lm_return(L, lm_lock_new(lm_handle_slot(L)), 1); }
 
 LM_FUNCTION(mp_close_handle) {
   void *h = lm_to_object(L, 1, &handle_type);
@@ -128,7 +137,7 @@ static int push_message(lua_State *L, lm_lua *s, lm_mp_message **held) {
   for (int i = 0; i < p->ntensors; i++) {
     lm_tensor_handle *b = lm_tensor_handle_new(L);
     const lm_segment *segment = lm_segment_of(p->tensors[i]);
-    if (segment && segment != last) s->fresh += lm_gc_step_descriptor();
+    if (segment && segment != last) s->fresh += LM_GC_STEP_DESCRIPTOR;
     last = segment;
     lm_tensor_handle_fill(s, b, p->tensors[i]);
     lm_gc_step_count(s, p->tensors[i]);
@@ -279,10 +288,8 @@ LM_FUNCTION(mp_held) { return lm_return_int(L, need_handle(L, 1, LM_LOCK)->depth
 
 LM_FUNCTION(mp_semaphore) {
   double n = lm_need_number(L, 1, "mp_semaphore", "permits");
-  const uint32_t permits = n >= 0 && n <= UINT32_MAX ? (uint32_t)n : UINT32_MAX;
-  lm_handle **slot = lm_handle_slot(L);
-  LM_NEED_MADE(L, lm_semaphore_new(permits, slot));
-  return 1;
+  uint32_t permits = n >= 0 && n <= UINT32_MAX ? (uint32_t)n : UINT32_MAX;
+  return lm_return(L, lm_semaphore_new(permits, lm_handle_slot(L)), 1);
 }
 
 LM_FUNCTION(mp_permit) { return acquire(L, "Semaphore:acquire", LM_SEMAPHORE, lm_semaphore_acquire); }

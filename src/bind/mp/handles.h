@@ -6,18 +6,9 @@
 
 /* Returns the open handle at i; NULL for other values. */
 lm_handle *lm_to_handle(lua_State *L, int i);
-/* Pushes a userdata that owns the handle put into it, and returns its slot. */
+/* Pushes a userdata that owns the handle put into it, and returns its slot. Before, collects garbage, which may hold
+ * descriptors, if fewer than some are free. */
 lm_handle **lm_handle_slot(lua_State *L);
-/* Makes handles by a call; without a free descriptor, collects garbage and makes the call once more. */
-#define LM_NEED_MADE(L, call)         \
-  do {                                \
-    lm_status made_ = (call);         \
-    if (made_ == LM_E_OOM) {          \
-      lm_collect_all(L, LM_STATE(L)); \
-      made_ = (call);                 \
-    }                                 \
-    lm_need(L, made_);                \
-  } while (0)
 
 /* ---- lua_thread.c: a Lua state on its own thread */
 typedef struct lm_lua_thread lm_lua_thread;

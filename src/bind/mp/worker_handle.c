@@ -78,9 +78,9 @@ LM_FUNCTION(mp_process) {
              **changes = lm_need_strings(L, 3, "mp_process", "env", 0, &nchanges);
   argv[0] = path;
   worker *w = new_worker(L, &connection);
-  LM_NEED_MADE(L, lm_connection_pair(LM_CONNECTION, ends));
-  *connection = ends[0];
   TRY(lm_process_env(nchanges, changes, &env));
+  TRY(lm_connection_pair(LM_CONNECTION, ends));
+  *connection = ends[0];
   lm_process_plan plan = {.argv = argv,
                           .env = env,
                           .in = STDIN_FILENO,
@@ -99,7 +99,7 @@ LM_FUNCTION(mp_thread) {
   const char *chunk = lm_need_text(L, 1, "mp_thread", "chunk");
   int nice = (int)lm_need_int(L, 2, "mp_thread", "nice");
   worker *w = new_worker(L, &connection);
-  LM_NEED_MADE(L, lm_connection_pair(LM_THREAD_CONNECTION, ends));
+  lm_need(L, lm_connection_pair(LM_THREAD_CONNECTION, ends));
   *connection = ends[0];
   return lm_return(L, lm_lua_thread_start(chunk, nice, ends[1], &w->thread), 2);
 }
@@ -192,7 +192,7 @@ static lm_status share_tensors(lua_State *L, lm_lua *s, void *which) {
   for (int i = 0; i < n && was; i++) was = lm_is_shared(tensors[i]);
   if (was) goto done;
   status = lm_share(n, tensors, which);
-  s->fresh += lm_gc_step_descriptor();
+  s->fresh += LM_GC_STEP_DESCRIPTOR;
 done:
   lm_free(tensors);
   return status;

@@ -300,18 +300,18 @@ static void move_entries(void *ctx, int64_t first, int64_t last) {
 /* Does what add_entries does for a contiguous half tensor and dim 0, with float32 sums of the named entries alone. */
 static lm_status add_to_named(lm_tensor *out, const lm_tensor *index, int64_t skipped, const lm_tensor *src) {
   const int64_t n = index->numel, *at = (const int64_t *)index->data;
-  LM_OWNED *places = NULL, *sums = NULL;
+  LM_OWNED *numbers = NULL, *sums = NULL;
   LM_WORKSPACE(int64_t, entry, n);
-  LM_FREED int32_t *place_of = lm_calloc((size_t)out->size[0], sizeof *place_of); /* in sums, from 1 */
-  if (!place_of) return LM_E_OOM;
-  NEED(lm_tensor_empty_like(index, LM_I64, out->device, &places));
-  int64_t *place = (int64_t *)places->data, size[LM_MAX_DIMS], count = 0;
+  LM_FREED int32_t *number_of = lm_calloc((size_t)out->size[0], sizeof *number_of); /* in sums, from 1 */
+  if (!number_of) return LM_E_OOM;
+  NEED(lm_tensor_empty_like(index, LM_I64, out->device, &numbers));
+  int64_t *number = (int64_t *)numbers->data, size[LM_MAX_DIMS], count = 0;
   for (int64_t i = 0; i < n; i++) {
-    place[i] = 0;
+    number[i] = 0;
     if (at[i] == skipped) continue;
-    int32_t *of = &place_of[at[i] - 1];
+    int32_t *of = &number_of[at[i] - 1];
     if (*of == 0) entry[count] = at[i] - 1, *of = (int32_t)++count;
-    place[i] = *of;
+    number[i] = *of;
   }
   memcpy(size, out->size, sizeof size);
   size[0] = count;
@@ -319,7 +319,7 @@ static lm_status add_to_named(lm_tensor *out, const lm_tensor *index, int64_t sk
   named_entries e = {out, entry, sums, false};
   const double work = (double)sums->numel;
   NEED(lm_parallel(count, work, 0, move_entries, &e));
-  scatter_lines(sums, 0, places, (const int64_t[LM_MAX_DIMS]){1}, src->size, INT64_MAX, src, LM_FOLD_SUM);
+  scatter_lines(sums, 0, numbers, (const int64_t[LM_MAX_DIMS]){1}, src->size, INT64_MAX, src, LM_FOLD_SUM);
   e.back = true;
   return lm_parallel(count, work, 0, move_entries, &e);
 }

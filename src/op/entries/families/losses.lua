@@ -109,8 +109,7 @@ op("cross_entropy(x, target, weight?, {ignore_index: int = -100, label_smoothing
       .. ": !is_float(target) ? hard : reduction == 'none' ? sum(distance, 1) "
       .. ": sum(distance) / (reduction == 'mean' ? numel_of(logp) / classes : 1)",
     "ndim_of(x) == 1 && reduction == 'none' ? reshape(loss, []) : loss",
-  },
-  widens = true,
+  }, widens = true,
   autocast = "keep_result", help = "Computes the cross entropy between logits and targets, classes or probabilities.",
 }
 local same_or_warned = {
@@ -119,8 +118,7 @@ local same_or_warned = {
 }
 op "mse_loss(x, target, {reduction: reduction = mean})" {
   needs = {same_or_warned},
-  formula = "reduced(squared_difference(x, target), reduction)",
-  widens = true,
+  formula = "reduced(squared_difference(x, target), reduction)", widens = true,
   autocast = "keep", help = "Computes the squared error between predictions and targets: (x - target)^2.",
 }
 local same_size = {"same_size(x, target)", "shapes of x and target must match, got {x} and {target}"}
@@ -159,8 +157,7 @@ op "huber_loss(x, target, {delta: number = 1, reduction: reduction = mean})" {
 }
 op "smooth_l1_loss(x, target, {beta: number = 1, reduction: reduction = mean})" {
   needs = {same_or_warned, {"beta >= 0", "beta must be at least 0, got {beta}"}},
-  formula = ("beta == 0 ? %s : reduced(huber(x, target, beta), reduction) / beta"):format(absolute),
-  widens = true,
+  formula = ("beta == 0 ? %s : reduced(huber(x, target, beta), reduction) / beta"):format(absolute), widens = true,
   autocast = "keep", help = "Computes a squared error where it is below beta, and an absolute error elsewhere.",
 }
 op "kl_div(x, target, {log_target = false, reduction: divergence_reduction = mean})" {
@@ -203,8 +200,7 @@ op "hinge_embedding_loss(x, target, margin: number = 1, reduction: reduction = m
     "lacking = margin - x",
     "apart = lacking <= 0 ? 0 : lacking",
     "reduced((target == 1 ? 0 : apart) + (target == -1 ? 0 : x), reduction)",
-  },
-  widens = true,
+  }, widens = true,
   autocast = "keep", help = "Computes a loss of distances: x where target is 1, max(0, margin - x) where it is -1.",
 }
 op "margin_ranking_loss(x1, x2, target, margin: number = 0, reduction: reduction = mean)" {
@@ -216,8 +212,7 @@ op "margin_ranking_loss(x1, x2, target, margin: number = 0, reduction: reduction
     "floats = is_float(x1) || is_float(x2)",
     "lacking = floats ? nil : neg(target * (x1 - x2)) / 1 + margin", -- floating, as in PyTorch
     "reduced(floats ? ranking_margin(x1, x2, target, margin) : lacking <= 0 ? 0 : lacking, reduction)",
-  },
-  widens = true,
+  }, widens = true,
   autocast = "keep", help = "Computes a ranking loss of pairs of scores: max(0, -target * (x1 - x2) + margin).",
 }
 op "cosine_similarity(x1, x2, dim: dim? = 1, eps: number = 1e-8)" {

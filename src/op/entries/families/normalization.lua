@@ -183,7 +183,7 @@ op "rms_norm(x, normalized_shape: size, weight?, eps: number?)" {
     "scaled_x = x * rsqrt(mean(square(x), dims, true) + (given(eps) ? eps : epsilon_of(x)))",
     "given(weight) ? scaled_x * weight : scaled_x",
   },
-  autocast = "keep_gpu",
+  widens = true, autocast = "keep_gpu",
   help = "Applies root mean square layer normalization over the last dims.",
 }
 -- y1, y2 are mean and inverse standard deviation of each sample's groups. The gradient for x is layer_norm's, with

@@ -1,13 +1,13 @@
 --- lm.CmdLine(): A parser of the command line, as Torch7's: cmd:option("-lr", 0.1, "learning rate"), cmd:parse(arg).lr.
 local core = require "luminary.core"
 local lists = require "luminary.base.lists"
-local class = require "luminary.torch7.class"
+local class = require "luminary.base.class"
 local options = require "luminary.base.options"
 local fail = options.fail
 
-local CmdLine = class.new "torch.CmdLine" -- its fields and __read… are Torch7's, for classes that extend it
+local CmdLine = class.root("CmdLine") -- its fields and __read… are Torch7's, for classes that extend torch.CmdLine
 
-function CmdLine:__init(argseparator, keyseparator)
+function CmdLine:init(argseparator, keyseparator)
   self.argseparator, self.keyseparator = argseparator or ",", keyseparator or "="
   self.helplines, self.arguments, self.options, self.silentio = {}, {}, {}, false
 end
@@ -19,9 +19,9 @@ function CmdLine:text(text)
   table.insert(self.helplines, text == nil and "" or options.arg("CmdLine.text", "text", text, "string"))
 end
 
---- cmd:option("-name", default, help [, type]): Adds an option, whose value is params.name; one of the same name is
---- replaced. A boolean is a flag, which negates the default; a number or string follows the name. `type`, "number",
---- "string" or "boolean", is needed only where it is not the default's.
+--- cmd:option("-name", default, help [, type]): Adds an option, whose value is params.name.
+--- A boolean is a flag, which negates the default; a number or string follows the name. `type`, "number", "string" or
+--- "boolean", is needed only where it is not the default's.
 function CmdLine:option(name, default, help, kind)
   if not options.arg("CmdLine.option", "name", name, "string"):find "^%-+[^-]" then
     fail("CmdLine.option: the name must begin with a dash: \"-%s\"", name)
@@ -184,4 +184,4 @@ function CmdLine:log(path, params)
   core.growing_file_write(file, table.concat(lines) .. "[----------------------]\n")
 end
 
-return class.packages.torch.CmdLine
+return CmdLine

@@ -27,7 +27,9 @@ for _, part in ipairs {"module", "leaf", "layers", "windows", "containers", "cri
 end
 torch.nn, torch.optim = class.packages.nn, require "luminary.torch7.optim"
 torch.paths = require "luminary.paths"
-torch.CmdLine, torch.Timer = require "luminary.torch7.cmd_line", require "luminary.timer"
+local CmdLine, of_luminary = class.new "torch.CmdLine", require "luminary.torch7.cmd_line"
+for name, f in pairs(of_luminary) do CmdLine[name] = rawget(CmdLine, name) or f end
+CmdLine.__init, torch.Timer = of_luminary.init, require "luminary.timer"
 torch.TestSuite = require "luminary.torch7.tester"
 torch.xlua = require "luminary.torch7.xlua"
 torch.class, torch.type, torch.typename, torch.isTypeOf = class.new, class.type, class.typename, class.isTypeOf

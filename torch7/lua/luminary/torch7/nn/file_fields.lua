@@ -38,8 +38,6 @@ WeightedMSECriterion: weight=weights
   for name in names:gmatch "%S+" do texts["nn." .. name] = (texts["nn." .. name] or "") .. " " .. text end
 end
 
--- ---- fields that are computed, and layers that consist of others in Torch7
-
 -- Returns the modules that average over a neighborhood with a kernel, after those given.
 local function averaging(self, kernel, net)
   local n, h, w = self.nInputPlane, kernel:size(1), kernel:size(kernel:dim())
