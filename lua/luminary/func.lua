@@ -22,19 +22,17 @@ local function walk(who, path, v, make, beside, what, model)
   end
   if beside == false or not options.is_plain(v) then return make(v, path, beside) end
   if #path > 5000 then fail("%s: %s… is a table that contains itself, or too many others", who, path:sub(1, 60)) end
-  local keys, out = {}, {}
+  local out = {}
   for key in pairs(nested and beside or {}) do
     if v[key] == nil then
       fail("%s: %s has '%s', which %s lacks", who, model and path or what, tostring(key), model or path)
     end
   end
-  for key in pairs(v) do keys[#keys + 1] = key end
-  table.sort(keys, function(a, b) return tostring(a) < tostring(b) end)
-  for _, key in ipairs(keys) do
+  for key, part in lists.sorted_pairs(v) do
     local at = beside
     if nested then at = beside[key] or false end
     local name = type(key) == "number" and "%s[%s]" or "%s.%s"
-    out[key] = walk(who, name:format(path, tostring(key)), v[key], make, at, what, model)
+    out[key] = walk(who, name:format(path, tostring(key)), part, make, at, what, model)
   end
   return out
 end

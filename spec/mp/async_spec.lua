@@ -475,7 +475,7 @@ describe("lm.serve.Batcher", function()
     assert.equal("{\n  Batcher,\n}", lm.repr({batcher}, 1, 5))
     batcher:close()
     for _, bad in ipairs {-1, 0 / 0} do
-      assert.matches("Batcher: max_wait_ms must be at least 0, got",
+      assert.matches("Batcher: max_wait_ms must be a number of at least 0, got",
         problem_of(lm.serve.Batcher, function(x) return x end, {max_wait_ms = bad}))
     end
   end)

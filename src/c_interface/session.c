@@ -126,10 +126,9 @@ static __attribute__((noinline)) bool find_lua_folder(char folder[FOLDER_BYTES])
 static __attribute__((noinline)) lm_status check_lua_folder(const char *folder) {
   char path[FOLDER_BYTES];
   if (strpbrk(folder, ";?")) return lm_fail_value("session", "lua_folder", "a path without ';' and '?'", folder);
-  if (snprintf(path, sizeof path, "%s%s", folder, file) >= FOLDER_BYTES)
-    errno = ENAMETOOLONG;
-  else if (access(path, R_OK) == 0)
-    return LM_OK;
+  const bool fits = snprintf(path, sizeof path, "%s%s", folder, file) < FOLDER_BYTES;
+  if (fits && access(path, R_OK) == 0) return LM_OK;
+  if (!fits) errno = ENAMETOOLONG;
   return lm_fail_file("open", path, strerror(errno));
 }
 

@@ -61,7 +61,7 @@ local function family_of(entry)
   for _, mode in ipairs(f.modes) do
     if not known[mode[1]] then fail(entry, "mode %s is no option", mode[1]) end
   end
-  local in_update, needed = text.words(entry.update), {}
+  local in_update, needed = text.words("sign " .. entry.update), {}
   for _, row in ipairs(f.carried) do
     for word in pairs(text.words(row.next .. " " .. row.start)) do needed[word] = true end
   end
@@ -173,6 +173,7 @@ LM_DEVICE_CODE void lm_${lower}_update_$suffix(const lm_${lower}_$suffix *c$flag
   $coefficients
   $real p = *p_at;
   $values
+  g *= sign;
   $line
   $update
   $after

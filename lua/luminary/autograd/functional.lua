@@ -61,14 +61,12 @@ functional.vhp = signature.of("vhp(f, inputs, v, {create_graph = false})", funct
   local directions = one and {v} or v
   for i in ipairs(list) do options.arg("vhp", "v", directions[i], "tensor") end
   return call(how, function()
-    local y
-    local out = func.grad(function(...)
+    local out, y = func.grad(function(...)
       local grads, value = func.grad_and_value(f, {argnums = numbers})(...)
-      y = value:detach()
       local sum = 0
       for i, g in ipairs(grads) do sum = sum + (g * directions[i]):sum() end
-      return sum
-    end, {argnums = numbers, create_graph = how.create_graph})(unpack(list))
+      return sum, value:detach()
+    end, {argnums = numbers, has_aux = true, create_graph = how.create_graph})(unpack(list))
     return y, one and out[1] or out
   end)
 end)

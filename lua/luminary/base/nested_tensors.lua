@@ -14,9 +14,9 @@ local function nested_tensors(value, found, name)
     return function() return value end
   end
   local parts = {}
-  for _, key in ipairs(lists.sorted_keys(value)) do
+  for key, inner in lists.sorted_pairs(value) do
     local own = type(key) == "string" and key or name and name .. "." .. key or nil
-    parts[key] = nested_tensors(value[key], found, own)
+    parts[key] = nested_tensors(inner, found, own)
   end
   return function(list)
     local out = {}

@@ -402,8 +402,8 @@ end
 local function find_states(who, file, objects, positions, own, lacks)
   local size = select(2, rank_and_size())
   local states, shown = {}, options.shown_path(file.path)
-  for _, part in ipairs(options.sorted_keys(objects)) do
-    local object, state = objects[part], own[part]
+  for part, object in lists.sorted_pairs(objects) do
+    local state = own[part]
     if state == nil then state = value_at(file.value, positions[part]) end
     local is_tensor = core.is_tensor(object)
     local takes_tensor = is_tensor or core.is_generator(object)

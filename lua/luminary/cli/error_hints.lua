@@ -117,23 +117,21 @@ local function walk_of(v)
   return rows_of_tensor .. "; " .. of_module .. "; " .. of_loader
 end
 
--- Returns the hint for local a, b = f(…) if f returns one list.
-local function several(problem)
-  local name = problem.captures[1]
+-- Returns what hint_of(line) returns for the last line that has a hint, up to that of the error; nil without one.
+local function hint_above(problem, hint_of)
   for at = problem.number or 0, (problem.number or 0) - 20, -1 do
-    local names, of = match(problem.lines[at] or "", "local%s+([%w_,%s]-)%s*=%s*[%w_%.:]-([%w_]+)%s*[%({]")
-    if names and find(names, ",%s*" .. name .. "%f[^%w_]") then
-      return returns_list[of] and ("%s returns one list: local %s = unpack(list)"):format(of, names)
-    end
+    local hint = hint_of(problem.lines[at] or "")
+    if hint ~= nil then return hint end
   end
 end
 
--- Returns the hint for a block of Python above the place where LuaJIT finds that it lacks a word.
-local function block(problem)
-  for at = problem.number or 0, (problem.number or 0) - 20, -1 do
-    local hint = hints.block(problem.lines[at] or "")
-    if hint then return hint end
-  end
+-- Returns the hint for local a, b = f(…) if f returns one list.
+local function several(problem)
+  return hint_above(problem, function(line)
+    local names, of = match(line, "local%s+([%w_,%s]-)%s*=%s*[%w_%.:]-([%w_]+)%s*[%({]")
+    if not names or not find(names, ",%s*" .. problem.captures[1] .. "%f[^%w_]") then return nil end
+    return returns_list[of] and ("%s returns one list: local %s = unpack(list)"):format(of, names) or false
+  end)
 end
 
 local rows = {
@@ -151,7 +149,7 @@ local rows = {
   {"[ld] near '@'", "^%s*@", "a decorator is a call: f = decorator(f)"},
   {"expected near 'if'", "%sif%s.*%selse%s", "a if c else b is c and a or b"},
   {"'=' expected near", "%f[%w]pass%f[%W]", statements.pass},
-  {"expected near", nil, block},
+  {"expected near", nil, function(problem) return hint_above(problem, hints.block) end}, -- finds a block of Python
   {"ambiguous syntax", nil, "a line that begins with ( continues the one before: write ;(…), or name the value first: "
     .. "local loss = …"},
   {"[ld] near '/'", "^%s*//", "comments begin with --"},

@@ -71,14 +71,8 @@ local function walk(value, tell)
       tell(path, "tables within tables, too deep to be shown")
     else
       seen[v] = path == "" and "the whole" or path
-      local keys = {}
-      for key in pairs(v) do keys[#keys + 1] = key end
-      table.sort(keys, function(a, b)
-        if type(a) == type(b) and type(a) ~= "boolean" then return a < b end
-        return tostring(a) < tostring(b)
-      end)
-      for _, key in ipairs(keys) do
-        look(v[key], (path == "" and "" or path .. ".") .. printable_name(tostring(key), 200), depth + 1)
+      for key, inner in lists.sorted_pairs(v) do
+        look(inner, (path == "" and "" or path .. ".") .. printable_name(tostring(key), 200), depth + 1)
       end
     end
   end

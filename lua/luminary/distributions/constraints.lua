@@ -1,6 +1,7 @@
 --- Defines lm.distributions.constraints, which parameters and values of distributions must satisfy. A constraint has
 --- check(x), event_dim (the number of x's last dims that make one value), is_discrete, and `says`, the words of errors.
 local core = require "luminary.core"
+local lists = require "luminary.base.lists"
 local class = require "luminary.base.class"
 local options = require "luminary.base.options"
 local signature = require "luminary.base.signature"
@@ -148,9 +149,7 @@ local function of_parts(kind, c, parts, join)
     c.event_dim, c.is_discrete = math.max(c.event_dim, part.event_dim), c.is_discrete or part.is_discrete
   end
   return new(kind, "what its constraints say", function(x)
-    local checks = {}
-    for i, part in ipairs(parts(x, c)) do checks[i] = c.cseq[i]:check(part) end
-    return join(checks, c.dim)
+    return join(lists.map(parts(x, c), function(part, i) return c.cseq[i]:check(part) end), c.dim)
   end, c)
 end
 
@@ -166,9 +165,7 @@ end
 
 --- Returns the list of selections of x along c.dim, without that dim.
 function constraints._selections(x, c)
-  local parts = constraints._slices(x, c)
-  for i, part in ipairs(parts) do parts[i] = part:squeeze(c.dim) end
-  return parts
+  return lists.map(constraints._slices(x, c), function(part) return part:squeeze(c.dim) end)
 end
 
 --- Returns the list of sizes of the parts along their dim, checked; 1 for each by default.

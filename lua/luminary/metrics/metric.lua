@@ -240,8 +240,8 @@ end
 function Metric:load_state_dict(state)
   options.arg(self.__name .. ":load_state_dict", "state", state, "table")
   local new = {}
-  for _, name in ipairs(options.sorted_keys(self.reductions)) do
-    local value, reduction = state[name], self.reductions[name]
+  for name, reduction in lists.sorted_pairs(self.reductions) do
+    local value = state[name]
     if reduction == "cat" and type(value) == "table" and next(value) == nil then
       new[name] = {}
     elseif core.is_tensor(value) then

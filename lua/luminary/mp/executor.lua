@@ -370,12 +370,17 @@ function Executor:read()
   end
 end
 
+-- Returns `list` with the workers that have open calls.
+local function with_waiting(self, list)
+  for _, worker in pairs(self.workers) do
+    if worker.first <= worker.last then list[#list + 1] = worker end
+  end
+  return list
+end
+
 --- Waits until an answer comes, `seconds` at most.
 function Executor:wait(seconds)
-  local waiting = {}
-  for _, worker in pairs(self.workers) do
-    if worker.first <= worker.last then waiting[#waiting + 1] = worker end
-  end
+  local waiting = with_waiting(self, {})
   if #waiting > 0 then Worker.wait(waiting, seconds) end
 end
 
@@ -430,9 +435,7 @@ function Executor.poll(seconds)
     for _, executor in ipairs(lists.copy(at_exit.objects)) do
       if executor.advance and executor.process == core.process_id() then
         executor:advance()
-        for _, worker in pairs(executor.workers) do
-          if worker.first <= worker.last then waiting[#waiting + 1] = worker end
-        end
+        with_waiting(executor, waiting)
       end
     end
     local count, left = run_callbacks(), deadline - core.time()

@@ -1,5 +1,6 @@
 --- Loads a state dict (Module:load_state_dict): compares tensors by name, copies them, and reports mismatches.
 local core = require "luminary.core"
+local lists = require "luminary.base.lists"
 local changes = require "luminary.base.weight_changes"
 local options = require "luminary.base.options"
 local printable_name = require "luminary.base.printable_name"
@@ -22,9 +23,7 @@ local function without_prefix(dict, own, depth)
 end
 
 local function quoted(names)
-  local list = {}
-  for i, name in ipairs(names) do list[i] = '"' .. printable_name(name, 200) .. '"' end
-  return table.concat(list, ", ")
+  return table.concat(lists.map(names, function(name) return '"' .. printable_name(name, 200) .. '"' end), ", ")
 end
 
 local function shape_text(shape) return "[" .. table.concat(shape, ", ") .. "]" end

@@ -1,5 +1,6 @@
 --- nn.Module(): Defines the base class of all layers and models.
 local core = require "luminary.core"
+local lists = require "luminary.base.lists"
 local class = require "luminary.base.class"
 local one_based_list = require "luminary.base.one_based_list"
 local gradients = require "luminary.autograd.zero_gradients"
@@ -277,9 +278,7 @@ end)
 
 local function children(self)
   local record = record_of(self)
-  local modules = {}
-  for i, name in ipairs(record.child) do modules[i] = record.values[name] end
-  return modules, record.child
+  return lists.pick(record.values, record.child), record.child
 end
 
 --- Returns a list of the child modules.

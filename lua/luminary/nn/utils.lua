@@ -1,5 +1,6 @@
 --- nn.utils: Clips and measures gradients, and converts parameters.
 local core = require "luminary.core"
+local lists = require "luminary.base.lists"
 local class = require "luminary.base.class"
 local load_module = require "luminary.base.load_module"
 local options = require "luminary.base.options"
@@ -81,8 +82,7 @@ end
 --- Flattens a list of parameters into one vector.
 function utils.parameters_to_vector(parameters)
   parameters = tensors("parameters_to_vector", "parameters", parameters)
-  local parts = {}
-  for i, p in ipairs(parameters) do parts[i] = core.ops.reshape(p, {-1}) end
+  local parts = lists.map(parameters, function(p) return core.ops.reshape(p, {-1}) end)
   if #parts == 0 then options.fail("parameters_to_vector: the list of parameters is empty") end
   return core.ops.cat(parts)
 end
@@ -91,8 +91,7 @@ end
 utils.vector_to_parameters = signature.of("vector_to_parameters(vec: tensor, parameters)", function(vec, parameters)
   local who = "vector_to_parameters"
   parameters = tensors(who, "parameters", parameters)
-  local total, first = 0, 1
-  for _, p in ipairs(parameters) do total = total + p:numel() end
+  local total, first = lists.sum(parameters, core.methods.numel), 1
   if vec.ndim ~= 1 or vec:numel() ~= total then
     options.expected(who, ("a vector of %d elements"):format(total), vec)
   end

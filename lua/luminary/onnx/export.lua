@@ -121,8 +121,7 @@ end
 -- Returns the list of the ids of a step's inputs, by the arguments' names in order; false for those left out of a list.
 local function ids_of(step)
   local ids = {}
-  for _, name in ipairs(lists.sorted_keys(step.inputs)) do
-    local id = step.inputs[name]
+  for _, id in lists.sorted_pairs(step.inputs) do
     lists.append(ids, type(id) == "table" and id or {id})
   end
   return ids
@@ -406,10 +405,8 @@ local function write(self, path, o)
     local id = self.tape:id(each.tensor)
     local value = id and self:value(id)
     if not value then -- a tensor that no step of the recording used
-      for name, p in lists.sorted_pairs(self.by_name) do
-        if not value and rawequal(p, each.tensor) then value = graph:initializer(each.tensor, name) end
-      end
-      value = value or graph:initializer(each.tensor)
+      local names = lists.sorted_keys(self.by_name, function(_, p) return rawequal(p, each.tensor) end)
+      value = graph:initializer(each.tensor, names[1])
     end
     local sizes = lists.map(id and self.shapes[id] or each.tensor.shape, function(v) return graph:size_text(v) end)
     if value.ref.made and not value.ref.is_output then

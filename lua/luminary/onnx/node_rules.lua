@@ -59,20 +59,11 @@ for name, words in pairs {
   end, name)
 end
 
--- Attributes that a node must have.
-local required = {
-  BitShift = "direction", BitCast = "to", Cast = "to", Concat = "axis", ConcatFromSequence = "axis",
-  DepthToSpace = "blocksize", Einsum = "equation", GRU = "hidden_size", GroupNormalization = "num_groups",
-  LRN = "size", LSTM = "hidden_size", LinearAttention = "q_num_heads kv_num_heads", LinearClassifier = "coefficients",
-  MaxRoiPool = "pooled_shape", Momentum = "alpha beta mode norm_coefficient", RNN = "hidden_size",
-  RandomNormal = "shape", RandomUniform = "shape", Scan = "num_scan_inputs", SpaceToDepth = "blocksize",
-  TfIdfVectorizer = "mode ngram_indexes ngram_counts max_skip_count min_gram_length max_gram_length",
-}
--- Operators with three counts and their attributes in any version; those that are not listed have 111 and none. The
--- counts: first inputs that must be given, most inputs, most outputs; *: any. A word in capitals: a list in `groups`.
+-- Operators with three counts and their attributes in any version. The counts: first inputs that must be given, most
+-- inputs, most outputs; *: any. An attribute with a ! must be given; a word in capitals is a list in `groups`.
 local groups = {
   WINDOW = "auto_pad dilations kernel_shape pads strides", DRAW = "dtype seed",
-  GATES = "activation_alpha activation_beta activations clip direction hidden_size layout output_sequence",
+  GATES = "activation_alpha activation_beta activations clip direction hidden_size! layout output_sequence",
 }
 local signatures = {}
 for entry in ([[
@@ -80,62 +71,63 @@ for entry in ([[
   norm_coefficient_post, AffineGrid 221 align_corners, ArgMax ArgMin 111 axis keepdims select_last_index, Attention
   374 is_causal kv_num_heads left_window_size q_num_heads qk_matmul_output_mode right_window_size scale softcap
   softmax_precision, AveragePool 111 WINDOW ceil_mode count_include_pad, BatchNormalization 555 epsilon is_test
-  momentum spatial training_mode, Bernoulli 111 DRAW, BitCast 111 to, BitShift 221 direction, BitwiseAnd BitwiseOr
+  momentum spatial training_mode, Bernoulli 111 DRAW, BitCast 111 to!, BitShift 221 direction!, BitwiseAnd BitwiseOr
   BitwiseXor Expand GreaterOrEqual LessOrEqual MatMul PRelu SequenceAt 221, BlackmanWindow HammingWindow HannWindow
-  111 output_datatype periodic, Cast 111 round_mode saturate to, CastLike 221 round_mode saturate,
-  CausalConvWithState 242 activation, Celu Elu LeakyRelu Swish ThresholdedRelu 111 alpha, CenterCropPad 221 axes,
-  Clip 131 max min, Col2Im 331 dilations pads strides, Concat 1*1 axis, ConcatFromSequence 111 axis new_axis,
-  Constant 001 sparse_value value value_float value_floats value_int value_ints value_string value_strings,
-  ConstantOfShape 111 value, Conv 231 WINDOW group, ConvInteger 241 WINDOW group, ConvTranspose 231 WINDOW group
-  output_padding output_shape, CumProd CumSum 221 exclusive reverse, DFT 131 axis inverse onesided, DeformConv 351
-  dilations group kernel_shape offset_group pads strides, DepthToSpace SpaceToDepth 111 blocksize mode,
-  DequantizeLinear 231 axis block_size output_dtype, Dropout 132 is_test ratio seed, DynamicQuantizeLinear 113,
-  Einsum 1*1 equation, EyeLike 111 dtype k, Flatten Hardmax LogSoftmax Softmax 111 axis, FlexAttention 331 prob_mod
-  scale score_mod softmax_precision, GRU 362 GATES linear_before_reset, Compress Gather GatherElements 221 axis,
-  GatherND 221 batch_dims, Gelu 111 approximate, Gemm 231 alpha beta broadcast transA transB, GlobalLpPool 111 p,
-  Gradient 1** xs y zs, GridSample 221 align_corners mode padding_mode, GroupNormalization 331 epsilon num_groups
-  stash_type, HardSigmoid 111 alpha beta, If 11* else_branch then_branch, InstanceNormalization 331 epsilon, IsInf
-  111 detect_negative detect_positive, LRN 111 alpha beta bias size, LSTM 383 GATES input_forget, LayerNormalization
-  233 axis epsilon stash_type, LinearAttention 362 chunk_size kv_num_heads q_num_heads scale update_rule, Loop 0**
-  body, LpNormalization 111 axis p, LpPool 111 WINDOW ceil_mode p, MatMulInteger 241, MaxPool 112 WINDOW ceil_mode
-  storage_order, MaxRoiPool 221 pooled_shape spatial_scale, MaxUnpool 231 kernel_shape pads strides,
-  MeanVarianceNormalization 111 axes, MelWeightMatrix 551 output_datatype, Mod 221 fmod, Momentum 1** alpha beta
-  mode norm_coefficient, Multinomial 111 DRAW sample_size, NegativeLogLikelihoodLoss 231 ignore_index reduction,
-  NonMaxSuppression 251 center_point_box, OneHot Scatter 331 axis, Optional 011 type, OptionalHasElement 011, Add
-  And Div Equal Greater Less Mul Or Pow Sub Xor 221 axis broadcast, Pad 141 mode paddings pads value, QLinearConv
-  891 WINDOW group, QLinearMatMul 881, QuantizeLinear 231 axis block_size output_dtype precision saturate,
-  RMSNormalization 221 axis epsilon stash_type, RNN 362 GATES, RandomNormal 001 DRAW mean scale shape,
-  RandomNormalLike 111 DRAW mean scale, RandomUniform 001 DRAW high low shape, RandomUniformLike 111 DRAW high low,
+  111 output_datatype periodic, Cast 111 round_mode saturate to!, CastLike 221 round_mode saturate,
+  CausalConvWithState 242 activation, Celu Elu LeakyRelu Swish ThresholdedRelu 111 alpha, CenterCropPad 221 axes, Clip
+  131 max min, Col2Im 331 dilations pads strides, Concat 1*1 axis!, ConcatFromSequence 111 axis! new_axis, Constant
+  001 sparse_value value value_float value_floats value_int value_ints value_string value_strings, ConstantOfShape 111
+  value, Conv 231 WINDOW group, ConvInteger 241 WINDOW group, ConvTranspose 231 WINDOW group output_padding
+  output_shape, CumProd CumSum 221 exclusive reverse, DFT 131 axis inverse onesided, DeformConv 351 dilations group
+  kernel_shape offset_group pads strides, DepthToSpace SpaceToDepth 111 blocksize! mode, DequantizeLinear 231 axis
+  block_size output_dtype, Dropout 132 is_test ratio seed, DynamicQuantizeLinear 113, Einsum 1*1 equation!, EyeLike
+  111 dtype k, Flatten Hardmax LogSoftmax Softmax 111 axis, FlexAttention 331 prob_mod scale score_mod
+  softmax_precision, GRU 362 GATES linear_before_reset, Compress Gather GatherElements 221 axis, GatherND 221
+  batch_dims, Gelu 111 approximate, Gemm 231 alpha beta broadcast transA transB, GlobalLpPool 111 p, Gradient 1** xs y
+  zs, GridSample 221 align_corners mode padding_mode, GroupNormalization 331 epsilon num_groups! stash_type,
+  HardSigmoid 111 alpha beta, If 11* else_branch then_branch, InstanceNormalization 331 epsilon, IsInf 111
+  detect_negative detect_positive, LRN 111 alpha beta bias size!, LSTM 383 GATES input_forget, LayerNormalization 233
+  axis epsilon stash_type, LinearAttention 362 chunk_size kv_num_heads! q_num_heads! scale update_rule, Loop 0** body,
+  LpNormalization 111 axis p, LpPool 111 WINDOW ceil_mode p, MatMulInteger 241, MaxPool 112 WINDOW ceil_mode
+  storage_order, MaxRoiPool 221 pooled_shape! spatial_scale, MaxUnpool 231 kernel_shape pads strides,
+  MeanVarianceNormalization 111 axes, MelWeightMatrix 551 output_datatype, Mod 221 fmod, Momentum 1** alpha! beta!
+  mode! norm_coefficient!, Multinomial 111 DRAW sample_size, NegativeLogLikelihoodLoss 231 ignore_index reduction,
+  NonMaxSuppression 251 center_point_box, OneHot Scatter 331 axis, Optional 011 type, OptionalHasElement 011, Add And
+  Div Equal Greater Less Mul Or Pow Sub Xor 221 axis broadcast, Pad 141 mode paddings pads value, QLinearConv 891
+  WINDOW group, QLinearMatMul 881, QuantizeLinear 231 axis block_size output_dtype precision saturate,
+  RMSNormalization 221 axis epsilon stash_type, RNN 362 GATES, RandomNormal 001 DRAW mean scale shape!,
+  RandomNormalLike 111 DRAW mean scale, RandomUniform 001 DRAW high low shape!, RandomUniformLike 111 DRAW high low,
   Range 331 stash_type, ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMax ReduceMean ReduceMin ReduceProd
-  ReduceSum ReduceSumSquare 121 axes keepdims noop_with_empty_axes, Reshape 121 allowzero shape, Resize 141
-  antialias axes coordinate_transformation_mode cubic_coeff_a exclude_outside extrapolation_value
-  keep_aspect_ratio_policy mode nearest_mode, ReverseSequence 221 batch_axis time_axis, RoiAlign 331
-  coordinate_transformation_mode mode output_height output_width sampling_ratio spatial_scale, RotaryEmbedding 341
-  interleaved num_heads rotary_embedding_dim, STFT 241 onesided, Scan 0** body directions num_scan_inputs
-  scan_input_axes scan_input_directions scan_output_axes scan_output_directions, ScatterElements 331 axis reduction,
-  ScatterND 331 reduction, Selu 111 alpha gamma, Max Mean Min SequenceConstruct Sum 1*1, SequenceEmpty 001 dtype,
-  SequenceErase 121, SequenceInsert Tile 231, SequenceMap 1** body, Shape 111 end start, Shrink 111 bias lambd,
+  ReduceSum ReduceSumSquare 121 axes keepdims noop_with_empty_axes, Reshape 121 allowzero shape, Resize 141 antialias
+  axes coordinate_transformation_mode cubic_coeff_a exclude_outside extrapolation_value keep_aspect_ratio_policy mode
+  nearest_mode, ReverseSequence 221 batch_axis time_axis, RoiAlign 331 coordinate_transformation_mode mode
+  output_height output_width sampling_ratio spatial_scale, RotaryEmbedding 341 interleaved num_heads
+  rotary_embedding_dim, STFT 241 onesided, Scan 0** body directions num_scan_inputs! scan_input_axes
+  scan_input_directions scan_output_axes scan_output_directions, ScatterElements 331 axis reduction, ScatterND 331
+  reduction, Selu 111 alpha gamma, Max Mean Min SequenceConstruct Sum 1*1, SequenceEmpty 001 dtype, SequenceErase 121,
+  SequenceInsert Tile 231, SequenceMap 1** body, Shape 111 end start, Shrink 111 bias lambd,
   SimplifiedLayerNormalization 122 axis epsilon stash_type, Slice 151 axes ends starts, SoftmaxCrossEntropyLoss 232
   ignore_index reduction, Split 12* axis num_outputs split, SplitToSequence 121 axis keepdims, Squeeze Unsqueeze 121
   axes, StringNormalizer 111 case_change_action is_case_sensitive locale stopwords, SwiGLU 221 alpha, TensorScatter
-  231 axis mode, TfIdfVectorizer 111 max_gram_length max_skip_count min_gram_length mode ngram_counts ngram_indexes
-  pool_int64s pool_strings weights, TopK 122 axis k largest sorted, Transpose 111 perm, Trilu 121 upper, Unique 114
-  axis sorted, Upsample 121 height_scale mode scales width_scale, Where 331,
-  LinearClassifier SVMClassifier TreeEnsembleClassifier 112, FeatureVectorizer 1*1, ArrayFeatureExtractor 221
+  231 axis mode, TfIdfVectorizer 111 max_gram_length! max_skip_count! min_gram_length! mode! ngram_counts!
+  ngram_indexes! pool_int64s pool_strings weights, TopK 122 axis k largest sorted, Transpose 111 perm, Trilu 121
+  upper, Unique 114 axis sorted, Upsample 121 height_scale mode scales width_scale, Where 331, LinearClassifier 112
+  coefficients!, SVMClassifier TreeEnsembleClassifier 112, FeatureVectorizer 1*1, ArrayFeatureExtractor 221, others
+  111
 ]]):gmatch "[^,]+" do
   local names, least, inputs, outputs, attributes = entry:match "^(.-)([%d*])([%d*])([%d*])(.*)$"
-  local signature = {tonumber(least), tonumber(inputs), tonumber(outputs), known = lists.set "consumed_inputs"}
-  for word in attributes:gsub("%u+", groups):gmatch "%S+" do signature.known[word] = true end
+  attributes = attributes:gsub("%u+", groups)
+  local signature = {tonumber(least), tonumber(inputs), tonumber(outputs), required = lists.parts(attributes, "(%S+)!")}
+  signature.known = lists.set(attributes:gsub("!", "") .. " consumed_inputs")
   for name in names:gmatch "%S+" do signatures[name] = signature end
 end
-local plain = {1, 1, 1, known = lists.set "consumed_inputs"}
 -- The number of first inputs that must be given from a version on, {version, number}.
 local since = {Pad = {11, 2}, Reshape = {5, 2}, Slice = {10, 3}, TopK = {10, 2}, Unsqueeze = {13, 2}}
 
 --- Fails if a node of ONNX's domains breaks a rule, with an error that names the node.
 return function(node)
   if node.domain == "com.microsoft" then return end
-  local signature = signatures[node.op] or plain
+  local signature = signatures[node.op] or signatures.others
   for name, v in pairs(node.given) do
     if node.domain == "" and not signature.known[name] then
       node:fail("it has no attribute '%s'", printable_name(name, 100))
@@ -145,7 +137,7 @@ return function(node)
       node:fail("attribute '%s' must be %s, got %s", name, kind[1], options.describe(v))
     end
   end
-  for name in (required[node.op] or ""):gmatch "%S+" do
+  for _, name in ipairs(signature.required) do
     if node.given[name] == nil then node:fail("attribute '%s' is missing", name) end
   end
   local count, later = signature[1], since[node.op]

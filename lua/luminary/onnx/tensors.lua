@@ -169,12 +169,9 @@ end
 
 --- Returns the graph's inputs that are no initializers, described.
 function tensors.inputs_of(graph)
-  local known, inputs = {}, {}
-  for _, message in ipairs(graph.initializer or {}) do known[message.name or ""] = true end
-  for _, input in ipairs(graph.input or {}) do
-    if not known[input.name or ""] then inputs[#inputs + 1] = tensors.described(input) end
-  end
-  return inputs
+  local known = lists.set(lists.map(graph.initializer or {}, function(message) return message.name or "" end))
+  local inputs = lists.filter(graph.input or {}, function(input) return not known[input.name or ""] end)
+  return lists.map(inputs, tensors.described)
 end
 
 --- Returns what a file has for lm.load: its initializers and the weights in its nodes by name, a list of those of
@@ -188,11 +185,9 @@ function tensors.load(path)
     producer = model.producer_name and model.producer_name .. " " .. (model.producer_version or ""),
   }
   local ok, problem = pcall(function()
-    local list = lists.copy(graph.initializer or {})
-    for _, each in ipairs(tensors.mark(model, size, read)) do
-      if each.message.trains then list[#list + 1] = each.message end
-    end
-    for i, message in ipairs(list) do
+    local trained = lists.filter(tensors.mark(model, size, read), function(each) return each.message.trains end)
+    trained = lists.map(trained, function(each) return each.message end)
+    for i, message in ipairs(lists.joined(graph.initializer or {}, trained)) do
       local name = message.label or message.name or "#" .. i
       local dtype = tensors.dtypes[message.data_type or 0] or "an unknown dtype"
       if dtype:find "^an? " or dtype == "string" or tensors.lacks(dtype) then

@@ -11,8 +11,9 @@
 --- carried   numbers of every parameter, kept from step to step: their `start`, and the `next` step's formula.
 --- scalars   numbers of a step, in double: formulas of options, carried numbers, earlier scalars, `t` (this step's
 ---           number, from 1) and `first` (true if this step made the states).
---- update    C for one element, in float, or double for double parameters, with p (parameter), g (gradient), states
----           and the names above. sqrt, fabs, sgn (-1, 0, 1) and larger are available; NaN passes through all of them.
+--- update    C for one element, in float, or double for double parameters, with p (parameter), g (gradient, times the
+---           scalar `sign`), states and the names above. sqrt, fabs, sgn (-1, 0, 1) and larger are available; NaN
+---           passes through all of them.
 local entries = require "luminary.base.entry_reader"
 
 local list, optimizer = entries.of("optimizer", {
@@ -40,7 +41,6 @@ optimizer "SGD" {
   states = {{"momentum_buffer", when = "momentum"}},
   scalars = {sign, {"fresh", "first ? 1 : 1 - dampening"}},
   update = [[
-    g *= sign;
     if (with_weight_decay) g += weight_decay * p;
     if (with_momentum) {
       momentum_buffer = momentum * momentum_buffer + fresh * g;
@@ -61,7 +61,6 @@ optimizer "Adam" {
   states = {{"exp_avg"}, {"exp_avg_sq"}, {"max_exp_avg_sq", when = "amsgrad"}},
   scalars = {sign, shrink, fresh1, fresh2, step_size, inverse_correction2},
   update = [[
-    g *= sign;
     if (with_decoupled_weight_decay) p *= shrink;
     else if (with_weight_decay) g += weight_decay * p;
     exp_avg = beta1 * exp_avg + fresh1 * g;
@@ -87,7 +86,6 @@ optimizer "Adamax" {
   states = {{"exp_avg"}, {"exp_inf"}},
   scalars = {sign, fresh1, step_size},
   update = [[
-    g *= sign;
     if (with_weight_decay) g += weight_decay * p;
     exp_avg = beta1 * exp_avg + fresh1 * g;
     exp_inf = larger(beta2 * exp_inf, fabs(g) + eps);
@@ -106,7 +104,6 @@ optimizer "AdaBelief" {
   states = {{"exp_avg"}, {"exp_avg_var"}, {"max_exp_avg_var", when = "amsgrad"}},
   scalars = {sign, shrink, fresh1, fresh2, step_size, inverse_correction2},
   update = [[
-    g *= sign;
     if (with_decoupled_weight_decay) p *= shrink;
     else if (with_weight_decay) g += weight_decay * p;
     exp_avg = beta1 * exp_avg + fresh1 * g;
@@ -134,7 +131,6 @@ optimizer "NAdam" {
     inverse_correction2,
   },
   update = [[
-    g *= sign;
     if (with_decoupled_weight_decay) p *= shrink;
     else if (with_weight_decay) g += weight_decay * p;
     exp_avg = beta1 * exp_avg + fresh1 * g;
@@ -156,7 +152,6 @@ optimizer "RAdam" {
       .. " / ((rho_inf - 4) * (rho_inf - 2) * rho)) : 0"},
   },
   update = [[
-    g *= sign;
     if (with_decoupled_weight_decay) p *= shrink;
     else if (with_weight_decay) g += weight_decay * p;
     exp_avg = beta1 * exp_avg + fresh1 * g;
@@ -177,7 +172,6 @@ optimizer "Adagrad" {
   states = {{"sum", start = "initial_accumulator_value"}},
   scalars = {sign, {"step_size", "lr / (1 + (t - 1) * lr_decay)"}},
   update = [[
-    g *= sign;
     if (with_weight_decay) g += weight_decay * p;
     sum += g * g;
     p -= step_size * g / (sqrt(sum) + eps);
@@ -193,7 +187,6 @@ optimizer "Adadelta" {
   states = {{"square_avg"}, {"acc_delta"}},
   scalars = {sign, {"fresh", "1 - rho"}},
   update = [[
-    g *= sign;
     if (with_weight_decay) g += weight_decay * p;
     square_avg = rho * square_avg + fresh * g * g;
     real delta = sqrt(acc_delta + eps) / sqrt(square_avg + eps) * g;
@@ -214,7 +207,6 @@ optimizer "RMSprop" {
   states = {{"square_avg"}, {"momentum_buffer", when = "momentum"}, {"grad_avg", when = "centered"}},
   scalars = {sign, {"fresh", "1 - alpha"}},
   update = [[
-    g *= sign;
     if (with_weight_decay) g += weight_decay * p;
     square_avg = alpha * square_avg + fresh * g * g;
     real square = square_avg;
@@ -239,7 +231,6 @@ optimizer "Rprop" {
   states = {{"prev"}, {"step_size", start = "lr"}},
   scalars = {sign},
   update = [[
-    g *= sign;
     real turn = g * prev;
     step_size *= turn > 0 ? etaplus : turn < 0 ? etaminus : 1;
     step_size = step_size < step_size_min ? step_size_min : step_size;
@@ -266,7 +257,6 @@ optimizer "ASGD" {
   },
   scalars = {sign, {"shrink", "1 - lambd * eta"}},
   update = [[
-    g *= sign;
     if (with_weight_decay) g += weight_decay * p;
     p = p * shrink - eta * g;
     ax = mu == 1 ? p : ax + mu * (p - ax);
@@ -283,7 +273,6 @@ optimizer "Lion" {
   states = {{"exp_avg"}},
   scalars = {sign, shrink, fresh1, fresh2},
   update = [[
-    g *= sign;
     if (with_weight_decay) p *= shrink;
     p -= lr * sgn(beta1 * exp_avg + fresh1 * g);
     exp_avg = beta2 * exp_avg + fresh2 * g;

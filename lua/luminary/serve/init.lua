@@ -183,14 +183,11 @@ local Batcher = class.define "Batcher"
 --- collate_fn(list) makes the module's input of a list of submitted values, each of which counts as a row and may be
 --- anything. results = "list": the module returns a list with a value for each row. A module in evaluation mode,
 --- without hooks and made of the library's modules alone, runs on workers as by lm.prepare.
-Batcher.init = signature.of([[Batcher(module, {max_batch: count = 32, max_wait_ms: number = 2, max_queue: count = 128,
+Batcher.init = signature.of([[Batcher(module, {max_batch: count = 32, max_wait_ms: positive = 2, max_queue: count = 128,
   threads: count, socket_paths = false, num_workers: natural = 1, collate_fn: callable,
   results: "rows" | "list" = "rows"})]], function(self, module, opts)
   if not class.record(module) and type(module) ~= "function" then
     options.must_be("Batcher", "module", "a module or a function", module)
-  end
-  if math.max(0, opts.max_wait_ms) ~= opts.max_wait_ms then
-    options.must_be("Batcher", "max_wait_ms", "at least 0", opts.max_wait_ms)
   end
   if opts.max_queue > 128 then options.must_be("Batcher", "max_queue", "at most 128", opts.max_queue) end
   opts.module, opts.max_wait = module, opts.max_wait_ms / 1000

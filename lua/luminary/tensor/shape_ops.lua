@@ -54,9 +54,7 @@ end
 function shape_ops.cartesian_prod(...)
   local list = list_of("cartesian_prod()", ...)
   if #list == 1 and list[1].ndim == 1 then return list[1] end
-  local columns = shape_ops.meshgrid(list)
-  for i, grid in ipairs(columns) do columns[i] = ops.flatten(grid) end
-  return ops.stack(columns, 2)
+  return ops.stack(lists.map(shape_ops.meshgrid(list), function(grid) return ops.flatten(grid) end), 2)
 end
 
 --- Returns all combinations of r elements of a vector, as the rows of a matrix.

@@ -50,8 +50,8 @@ local function plugin(name, content) return {plugin_data = {plugin_name = name, 
 --- Writes numbers by tag.
 --- style: nil, or the precision, "float" or "double", of a value as a tensor.
 function SummaryWriter:write_scalars(values, step, time, style)
-  for _, tag in ipairs(options.sorted_keys(values)) do
-    local value, tensor = values[tag], nil
+  for tag, value in lists.sorted_pairs(values) do
+    local tensor
     if style == "float" then tensor = {dtype = DT_FLOAT, float_val = {value}} end
     if style == "double" then tensor = {dtype = DT_DOUBLE, double_val = {value}} end
     add(self, {

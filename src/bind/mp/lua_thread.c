@@ -39,22 +39,18 @@ static lm_lua_thread *running;
 static _Thread_local lua_State *_Atomic interruptible;
 static _Atomic int interrupts; /* number of signals handled */
 
+static _Thread_local const char *_Atomic reason;
+
 static void raise_interrupted(lua_State *L, lua_Debug *ar) {
   (void)ar;
   lua_sethook(L, NULL, 0, 0);
-  luaL_error(L, "the thread was asked to end");
-}
-
-static void raise_sigint(lua_State *L, lua_Debug *ar) {
-  (void)ar;
-  lua_sethook(L, NULL, 0, 0);
-  luaL_error(L, "interrupted!"); /* as luajit words it */
+  luaL_error(L, "%s", reason);
 }
 
 static void on_interrupt(int signal) {
   lua_State *L = interruptible;
-  int mask = LUA_MASKCALL | LUA_MASKRET | LUA_MASKCOUNT;
-  if (L) lua_sethook(L, signal == SIGINT ? raise_sigint : raise_interrupted, mask, 1);
+  reason = signal == SIGINT ? "interrupted!" : "the thread was asked to end"; /* as luajit words it */
+  if (L) lua_sethook(L, raise_interrupted, LUA_MASKCALL | LUA_MASKRET | LUA_MASKCOUNT, 1);
   atomic_fetch_add(&interrupts, 1);
 }
 

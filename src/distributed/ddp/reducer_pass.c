@@ -27,16 +27,13 @@ static bool slot_fits(const lm_slot *s, const lm_tensor *t) {
 
 lm_status lm_slot_check(const lm_slot *s, const lm_tensor *t) {
   if (slot_fits(s, t)) return LM_OK;
-  if (t != s->param) {
-    return lm_fail(LM_E_STATE, LM_DDP ": the gradient of '%s' must be %s %s on %s, got %s %s on %s from a hook",
-                   s->name, lm_dtype_name(s->view->dtype), lm_shape_of(s->view), lm_device_name(s->view->device),
-                   lm_dtype_name(t->dtype), lm_shape_of(t), lm_device_name(t->device));
-  }
-  return lm_fail(LM_E_STATE,
-                 LM_DDP
-                 ": '%s' was %s %s on %s when the model was wrapped and is %s %s on %s now; convert it before wrapping",
-                 s->name, lm_dtype_name(s->view->dtype), lm_shape_of(s->view), lm_device_name(s->view->device),
-                 lm_dtype_name(t->dtype), lm_shape_of(t), lm_device_name(t->device));
+  return lm_fail(
+      LM_E_STATE,
+      t == s->param ? LM_DDP
+          ": '%s' was %s %s on %s when the model was wrapped and is %s %s on %s now; convert it before wrapping"
+                    : LM_DDP ": the gradient of '%s' must be %s %s on %s, got %s %s on %s from a hook",
+      s->name, lm_dtype_name(s->view->dtype), lm_shape_of(s->view), lm_device_name(s->view->device),
+      lm_dtype_name(t->dtype), lm_shape_of(t), lm_device_name(t->device));
 }
 
 void lm_pass_forget(lm_reducer *r) {

@@ -156,13 +156,10 @@ local function interpolate(who, a)
     for i, r in ipairs(list) do size[i] = r.out end
     return ({pooling.adaptive_avg_pool1d, ops.adaptive_avg_pool2d, pooling.adaptive_avg_pool3d})[n](x, size)
   end
-  if x.dtype == "uint8" and not a.mode:find "^nearest" then
+  if (x.dtype == "uint8" or n > 1 and x:element_size() == 2) and not a.mode:find "^nearest" then -- each dim would round
     a.x = x:to "float32"
-    return ops.round(interpolate(who, a)):clamp(0, 255):to "uint8"
-  end
-  if n > 1 and x:element_size() == 2 and not a.mode:find "^nearest" then -- each dim would round
-    a.x = x:to "float32"
-    return interpolate(who, a):to(x.dtype)
+    local y = interpolate(who, a)
+    return (x.dtype == "uint8" and ops.round(y):clamp(0, 255) or y):to(x.dtype)
   end
   local last = sizes.is_channels_last(x)
   local done = false

@@ -338,9 +338,7 @@ local Gather = autograd.Function:extend "FullyShard"
 function Gather.forward(ctx, bucket, weight, link)
   ctx:set_materialize_grads(false)
   ctx.bucket, ctx.weight, ctx.link = bucket, weight, link
-  local out = {}
-  for i, t in ipairs(bucket:gather()) do out[i] = t:detach() end
-  return unpack(out)
+  return unpack(lists.map(bucket:gather(), function(t) return t:detach() end))
 end
 
 function Gather.backward(ctx, ...)

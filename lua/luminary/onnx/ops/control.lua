@@ -23,9 +23,7 @@ end
 local function run(plan, frame, values)
   for i, slot in ipairs(plan.inputs) do frame[slot] = values[i] end
   graph.run(plan, frame)
-  local list = {}
-  for i, slot in ipairs(plan.outputs) do list[i] = frame[slot] end
-  return list
+  return base_lists.pick(frame, plan.outputs)
 end
 
 op.If = {how = "frame", prepare = function(n) n.yes, n.no = n:subgraph "then_branch", n:subgraph "else_branch" end,

@@ -56,10 +56,8 @@ op.LpNormalization = {axis = -1, p = 2, function(n, x)
 end}
 op.MeanVarianceNormalization = {axes = {0, 2, 3}, function(n, x)
   local dims = helpers.dims_of(x.ndim, n.axes)
-  local wide, n_each = x.dtype:find "16" and to(x, "float32") or x, 1
-  local centered = wide - ops.mean(wide, dims, true)
-  for _, d in ipairs(dims) do n_each = n_each * x.shape[d] end
-  return to(centered / (ops.norm(centered, 2, dims, true) / math.sqrt(n_each) + 1e-9), x.dtype)
+  local wide = x.dtype:find "16" and to(x, "float32") or x
+  return to((wide - ops.mean(wide, dims, true)) / (ops.std(wide, dims, false, true) + 1e-9), x.dtype)
 end}
 op.LRN = {alpha = 1e-4, beta = 0.75, bias = 1, function(n, x)
   local before = math.floor((n.size - 1) / 2)
