@@ -124,12 +124,34 @@ describe("half precision, rounded once:", function()
     end
     same_as_wide(function(x) return F.avg_pool2d(x, 20) end, { { 1, 2, 40, 40 } })
     same_as_wide(function(x) return F.adaptive_avg_pool2d(x, 2) end, { { 1, 2, 40, 40 } })
+    same_as_wide(function(x) return F.avg_pool3d(x, 2), F.adaptive_avg_pool3d(x, 3) end, { { 2, 2, 6, 6, 6 } })
+    local full = lm.full({ 1, 4, 20, 20 }, 300):to(device):half()
+    assert.equal(480, F.avg_pool3d(full, { 4, 20, 20 }, { divisor_override = 1000 }):item())
     same_as_wide(function(x, w) return F.rms_norm(x, { 8 }, w) end, { { 3, 8 }, { 8 } }, { scales = { 1, 200 } })
     local weight = lm.ones(8):to(device) -- float32 beside half precision
     same_as_wide(function(x) return F.rms_norm(x, { 8 }, weight:to(x.dtype == "float64" and x.dtype or "float32")) end,
       { { 3, 8 } }, { scales = { 1, 300 } })
     same_as_wide(function(x) return F.instance_norm(x) end, { { 2, 3, 50 } }, { grad_units = 16 }) -- the mean is saved
     same_as_wide(function(x) return F.interpolate(x, { size = { 7, 7 }, mode = "bilinear" }) end, { { 1, 2, 5, 5 } })
+  end)
+
+  it("logarithms of cumulative sums", function()
+    same_as_wide(function(x) return lm.logcumsumexp(x, 2) end, { { 6, 13 } }, { grad_units = 3 })
+  end)
+
+  it("results have the dtype that the tensors promote to", function()
+    for _, dtype in ipairs(half.dtypes) do
+      local x, one = lm.rand(4, 3):to(device, dtype):requires_grad_(), lm.tensor(0.5):to(device)
+      local signs = lm.ones(4):to(device)
+      for _, name in ipairs { "mse_loss", "l1_loss", "smooth_l1_loss", "kl_div", "poisson_nll_loss" } do
+        assert.equal(dtype, F[name](x, one).dtype)
+      end
+      assert.equal(dtype, F.hinge_embedding_loss(x, signs:unsqueeze(2)).dtype)
+      assert.equal(dtype, F.cosine_embedding_loss(x, x, signs).dtype)
+      assert.equal("float32", F.mse_loss(x, x:detach():float()).dtype)
+      assert.error(function() lm.scatter_reduce(x, 1, lm.ones_like(x:detach()):long(),
+        x:to(dtype == "float16" and "bfloat16" or "float16"), "mean") end)
+    end
   end)
 
   it("under autocast each op has its dtype", function()

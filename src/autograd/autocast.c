@@ -244,11 +244,14 @@ static lm_dtype widest_of(const lm_op *op, const void *args) {
 
 lm_dtype lm_widened_dtype(lm_op_id id, const void *args) {
   const lm_op *op = &lm_ops[id];
+  lm_tensor *deciding[LM_MAX_TENSOR_ARGS] = {NULL};
+  bool any = false;
   for (int k = 0; op->widens && k < op->ntensor; k++) {
-    const lm_tensor *t = LM_ARG_TENSOR(args, op->tensor[k]);
-    if (t && (t->dtype == LM_F16 || t->dtype == LM_BF16)) return widest_of(op, args);
+    lm_tensor *t = LM_ARG_TENSOR(args, op->tensor[k]);
+    any = any || (t && (t->dtype == LM_F16 || t->dtype == LM_BF16));
+    if (op->widens >> k & 1) deciding[k] = t;
   }
-  return LM_NO_DTYPE;
+  return any ? lm_result_type(op->ntensor, deciding) : LM_NO_DTYPE;
 }
 
 /* Fails if autocast is on for the GPU of the op's first tensor: the op is unsafe in a low dtype's range. */

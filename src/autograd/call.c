@@ -40,7 +40,7 @@ static lm_status run_widened(lm_op_id id, const void *args, lm_dtype dtype, lm_t
   lm_autocast_args_free(&cast);
   for (int i = 0; i < lm_ops[id].outs && status == LM_OK; i++) {
     lm_tensor *wide = out[i];
-    bool kept = dtype == LM_F32 || dtype == LM_F64 || !wide || wide->dtype != LM_F32;
+    bool kept = (dtype != LM_F16 && dtype != LM_BF16) || !wide || wide->dtype != LM_F32;
     kept = kept || lm_modes_here.cast.keeps >> LM_DEVICE_KIND(wide->device) & 1;
     if (kept) continue;
     lm_to_copy_args round = {.x = wide, .dtype = dtype, .device = LM_NO_DEVICE, .memory_format = LM_PRESERVE};

@@ -112,7 +112,7 @@ typedef struct lm_op {
   uint8_t masks;                          /* bit k: the k-th tensor must be bool */
   bool has_precheck;                      /* true if `needs` or `forms` apply (autograd/composite.h) */
   int16_t writes_when;                    /* offset of the B argument that enables `writes`, or -1 */
-  bool widens;                            /* true if half-precision formulas are computed in float32 */
+  uint16_t widens;                        /* half precision runs in float32; bit k: tensor k decides the dtype */
   bool internal;                          /* true if only other ops use it: lists of ops leave it out */
   uint16_t slot;                          /* index into the backend's kernels: its own, or its family's */
   const lm_arg *arg;

@@ -69,7 +69,8 @@
 ---             multiply-add, as in PyTorch's FlopCounterMode. A formula of numel_of(x) and size_of(x)[k], entry k from
 ---             1 or from the end, where x is an argument or y, the first result; left out: none are counted
 --- widens      true: with half-precision tensors the op's formula, unless one of its forms applies, and those of its
----             gradients are computed in float32 and rounded once. Kernels and elementwise ops do so by themselves
+---             gradients are computed in float32 and rounded once, to the dtype of all tensors, or of
+---             those in a list. Kernels and elementwise ops do so by themselves
 --- internal    true for ops that only the library's functions use: lists of ops leave them out
 ---
 --- In formulas over tensors (`formula`, `forms`, `grad`) ops have their defaults and dims count from 0. Tensors and
@@ -115,7 +116,7 @@ local list, op = entries.of("op", {
   hidden = "number?", operands = "table?", zeros = "string?", host = "boolean?", compute = "string?",
   elementwise = "string?", formula = "table|string?", needs = "table?", forms = "table?", result_dtype = "string?",
   takes = "string?", divisor_arg = "string?", integral_arg = "string?", bool = "string?", writes = "table?",
-  grad = "table|string?", autocast = "string?", flops = "string?", widens = "boolean?",
+  grad = "table|string?", autocast = "string?", flops = "string?", widens = "boolean|table?",
   internal = "boolean?", help = "string",
 }, true)
 

@@ -118,9 +118,11 @@ F.avg_pool1d = windows(1, "avg_pool1d", "int64", avg_options, function(a)
     a.ceil_mode, a.count_include_pad))
 end)
 
+local means_of_volume = full_precision.rounds_once(of_volume)
+
 -- Averages windows of 3-d inputs; with a divisor returns sums / divisor.
 local function mean_of_volume(a, x, divisor)
-  return of_volume(x, function(images)
+  return means_of_volume(x, function(images)
     return ops.avg_pool2d(images, last_two(a.kernel_size), last_two(a.stride), last_two(a.padding), a.ceil_mode,
       a.count_include_pad, divisor and 1 or nil)
   end, function(columns)
@@ -159,7 +161,8 @@ local function adaptive(who, n, pool, more)
     if n ~= 2 then check_input(who, x, n) end
     if n == 2 then return select_results(a.return_indices, pool(x, size)) end
     if n == 1 then return select_results(a.return_indices, squeezed(pool(x:unsqueeze(-2), row(size, 1)))) end
-    return select_results(a.return_indices, of_volume(x, function(images) return pool(images, last_two(size)) end,
+    local by_planes = pool == ops.adaptive_avg_pool2d and means_of_volume or of_volume
+    return select_results(a.return_indices, by_planes(x, function(images) return pool(images, last_two(size)) end,
       function(columns) return pool(columns, {size[1], -1}) end))
   end)
 end

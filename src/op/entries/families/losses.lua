@@ -200,7 +200,7 @@ op "hinge_embedding_loss(x, target, margin: number = 1, reduction: reduction = m
     "lacking = margin - x",
     "apart = lacking <= 0 ? 0 : lacking",
     "reduced((target == 1 ? 0 : apart) + (target == -1 ? 0 : x), reduction)",
-  }, widens = true,
+  }, widens = {"x"},
   autocast = "keep", help = "Computes a loss of distances: x where target is 1, max(0, margin - x) where it is -1.",
 }
 op "margin_ranking_loss(x1, x2, target, margin: number = 0, reduction: reduction = mean)" {
@@ -244,7 +244,8 @@ op "cosine_embedding_loss(x1, x2, target, margin: number = 0, reduction: reducti
     "over = cosine - margin",
     "reduced((target == 1 ? 1 - cosine : 0) + (target == -1 ? (over <= 0 ? 0 : over) : 0), reduction)",
   },
-  widens = true, autocast = "keep", help = "Computes a loss of pairs of vectors from their cosine similarity.",
+  widens = {"x1", "x2"}, autocast = "keep",
+  help = "Computes a loss of pairs of vectors from their cosine similarity.",
 }
 op "pairwise_distance(x1, x2, p: number = 2, eps: number = 1e-6, keepdim = false)" {
   formula = {

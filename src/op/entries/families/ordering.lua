@@ -64,7 +64,7 @@ op "logcumsumexp(x, dim: dim, {reverse = false})" {
       "exp(x - finite) * linear_recurrence(g, exp(y - shifted(finite, dim, !reverse, inf)), dim, !reverse)",
     },
   },
-  help = "Computes the logarithm of the cumulative sum of e^x along dim.",
+  widens = true, help = "Computes the logarithm of the cumulative sum of e^x along dim.",
 }
 op "cummax(x, dim: dim)" {
   results = 2,

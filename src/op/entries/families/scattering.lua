@@ -39,7 +39,7 @@ op "scatter_(x, dim: dim, index, src: scalar, {reduce: scatter_writing = replace
 op "scatter_reduce(x, dim: dim, index, src, reduce: scatter_reduction = sum, {include_self = true})" {
   forms = {
     {when = "reduce == 'sum'", "scatter_add(include_self ? x : scatter(x, dim, index, 0), dim, index, src)"},
-    {when = "reduce == 'mean' && is_half(x) && is_half(src)",
+    {when = "reduce == 'mean' && is_half(x) && same_dtype(x, src)",
       "in_dtype_of(scatter_reduce(widened(x), dim, index, widened(src), reduce, include_self), x)"},
     {
       when = "reduce == 'mean'",
