@@ -407,6 +407,15 @@ describe("watch.CSVLogger", function()
     assert.equal("step,wall_time,val\n1,9,0.5\n1,10,1\n", temp.read(path))
   end)
 
+  it("appends to a file whose last line has no end", function()
+    local path = folder .. "/part.csv"
+    temp.write(path, "step,wall_time,a\n1,7,")
+    local log = watch.CSVLogger(path, {append = true})
+    log:add_scalar("a", 5, 2, 8)
+    log:close()
+    assert.equal("step,wall_time,a\n1,7,\n2,8,5\n", temp.read(path))
+  end)
+
   it("appends to a file of another program, without a column 'step'", function()
     local path = folder .. "/foreign.csv"
     temp.write(path, "loss,epoch\n0.5,1\n")

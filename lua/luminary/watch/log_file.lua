@@ -24,14 +24,18 @@ local LogFile = class.root "LogFile"
 -- entries are lost.
 local BUFFER, KEPT = 65536, 1048576
 
---- log_file.open(who, path, keep, every): Opens a file, after making its folder; keep: true to keep its contents.
+--- log_file.open(who, path, keep, every): Opens a file, after making its folder; keep: true to keep its lines.
 --- Entries are written at once. A failure warns and ends no training: every `every` seconds an entry tries again.
 function LogFile:init(who, path, keep, every)
   self.who, self.path, self.every, self.tried = who, path, every, 0
   self.waiting, self.bytes, self.lost = {}, 0, 0
   local folder = path:match "^(.*)/[^/]*$"
   if folder and folder ~= "" then paths.mkdir(folder) end
+  local former = keep and paths.filep(path) and require("io").open(path, "rb")
+  local has_part = former and former:seek("end", -1) and former:read(1) ~= "\n" -- of a line
+  if former then former:close() end
   self.file = core.growing_file_open(path, keep)
+  if has_part then self:write "\n" end
 end
 
 local function warn(self, format, ...)
