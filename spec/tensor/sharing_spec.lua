@@ -149,7 +149,8 @@ local calls = {
   trapezoid = of "m", trapz = of "m", cumulative_trapezoid = of "m", std_mean = of "m", var_mean = of "m",
   unravel_index = function(f, t) return f(t.i, { 4 }) end,
   -- products and matrices
-  inner = of("v", "v"), kron = { of("one", "one"), of("m", "one") }, tensordot = of("m", "m", 1), cdist = of("m", "m"),
+  inner = of("v", "v"), kron = { of("one", "one"), of("m", "one") }, linear_sum_assignment = of "m",
+  tensordot = of("m", "m", 1), cdist = of("m", "m"),
   pdist = of "m",
   chain_matmul = of("m", "m"), multi_dot = function(f, t) return f { t.m, t.m } end, dist = of("m", "m"),
   matrix_power = { of("m", 1), of("m", 2), of("m", 0), of("m", -1) }, matrix_exp = of "m", pinverse = of "m",
