@@ -120,7 +120,7 @@ describe("a message", function()
         local r = x:median(5)
         return r
       end,
-      ["addmv: add: alpha must be from -128 to 127"] = function() -- the factor of addmv is named beta
+      ["addmv: addmm: beta must be from -128 to 127"] = function()
         local i = lm.ones(2):char()
         local r = i:addmv(lm.ones(2, 2):char(), i, { beta = 300 })
         return r
