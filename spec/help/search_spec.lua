@@ -62,7 +62,8 @@ describe("a search of help #lua", function()
   -- Each pattern matches one of the first three answers.
   local ASKED = {
     ["gradient accumulation"] = "howto/optimizer.md", ["top-5"] = "howto/metrics.md: top.5",
-    ["two machines"] = "several_machines", ["use my own images"] = "howto/images.md", ["web server"] = "howto/serving.md",
+    ["two machines"] = "several_machines", ["use my own images"] = "howto/images.md",
+    ["web server"] = "howto/serving.md",
     -- with a word that the page lacks
     ["quantize int8 inference"] = "text_generation.md: quantization", ["export onnx model"] = "ONNX",
     ["early stopping"] = "Early stopping", ["freeze layers"] = "transfer_learning", imbalanced = "Rare classes",

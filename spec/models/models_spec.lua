@@ -61,7 +61,7 @@ end
 
 describe("models.", function()
   for name, expected in pairs(golden) do
-    -- Without batch norm float32 itself is off by that much: PyTorch's VGG-16 by 2.8e-4 of float64, its VGG-19 by 1.5e-3.
+    -- Without batch norm float32 itself is off by that much: PyTorch's VGG-16 by 2.8e-4, its VGG-19 by 1.5e-3.
     local within = name:find "^vgg%d+$" and 2e-3 or name:find "^vgg" and 2e-4 or 1e-4
     local quick = name == "resnet18"
     local tags = quick and "" or small[name] and " #unsanitized" or " #full #unsanitized"

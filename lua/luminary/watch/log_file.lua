@@ -32,7 +32,7 @@ function LogFile:init(who, path, keep, every)
   local folder = path:match "^(.*)/[^/]*$"
   if folder and folder ~= "" then paths.mkdir(folder) end
   local former = keep and paths.filep(path) and require("io").open(path, "rb")
-  local has_part = former and former:seek("end", -1) and former:read(1) ~= "\n" -- begins a line
+  local has_part = former and former:seek("end", -1) and former:read(1) ~= "\n"
   if former then former:close() end
   self.file = core.growing_file_open(path, keep)
   if has_part then self:write "\n" end
