@@ -61,8 +61,9 @@ end
 
 describe("models.", function()
   for name, expected in pairs(golden) do
-    -- Without batch norm float32 itself is off by that much: PyTorch's VGG-16 by 2.8e-4, its VGG-19 by 1.5e-3.
-    local within = name:find "^vgg%d+$" and 2e-3 or name:find "^vgg" and 2e-4 or 1e-4
+    -- Without batch norm float32 itself is off by that much: of float64, PyTorch's VGG-16 by 2.8e-4 and its VGG-19 by
+    -- 1.5e-3, and ours by 2.4e-3 to 4.6e-3, by the algorithm of the CPU's level.
+    local within = name == "vgg19" and 6e-3 or name:find "^vgg%d+$" and 1e-3 or name:find "^vgg" and 2e-4 or 1e-4
     local quick = name == "resnet18"
     local tags = quick and "" or small[name] and " #unsanitized" or " #full #unsanitized"
     it(name .. " is torchvision's" .. tags, function()
