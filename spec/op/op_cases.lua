@@ -417,6 +417,7 @@ op("int8_add", "x other zero scale other_scale x_zero other_zero", "int8_saturat
   { x = bytes(2, 5), other = bytes(2, 5), zero = numbers("uint8", { 3 }), scale = 0.5, other_scale = 1.5, x_zero = 3, other_zero = 2 },
   bad = { { bytes(2), t { 2 }, numbers("int8", { 0 }), 1, 1, message = "int8_add: other must be uint8 or int8, got float32" } } })
 op("linear", "x weight bias", "F.linear(x, weight, bias) if torch.is_tensor(bias) and weight.dim() == 2 else F.linear(x, weight) + (0 if bias is None else bias)", {
+  half = { cpu = true }, -- elsewhere a number is added to the rounded product
   defaults = { bias = { py = "None" } },
   { x = t { 3, 4 }, weight = t { 5, 4 }, bias = t { 5 } }, { x = t { 2, 3, 4 }, weight = t { 5, 4 } },
   { x = t { 2, 3, 4 }, weight = t { 5, 4 }, bias = t { 5 } }, { x = t { 4 }, weight = t { 5, 4 }, bias = t { 5 } },
@@ -959,6 +960,7 @@ op("scaled_dot_product_attention", "query key value attn_mask dropout_p is_causa
   "F.scaled_dot_product_attention(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)", {
   defaults = { attn_mask = none, dropout_p = 0, is_causal = false, scale = none, enable_gqa = false },
   tol = { float16 = { 3e-3, 2e-3 }, bfloat16 = { 2e-2, 5e-3 } }, -- scores are rounded, PyTorch's or those on CUDA
+  half = { cpu = true }, -- tensor cores take rounded weights
   qkv(), qkv { is_causal = true }, qkv { attn_mask = b { 5, 7 } }, qkv { attn_mask = t { 2, 1, 1, 7 }, scale = 0.3 },
   qkv { query = t { 2, 4, 5, 4 }, enable_gqa = true }, { query = t { 3, 5, 4 }, key = t { 3, 7, 4 }, value = t { 3, 7, 3 }, attn_mask = b { 3, 5, 7 } },
   { query = t { 5, 4 }, key = t { 7, 4 }, value = t { 7, 3 } }, { query = t { 1, 1, 0, 4 }, key = t { 1, 1, 3, 4 }, value = t { 1, 1, 3, 4 } },
@@ -972,7 +974,7 @@ op("scaled_dot_product_attention", "query key value attn_mask dropout_p is_causa
 local drawn = n({ 2 }, 2 ^ 33, 2 ^ 50, true)
 op("attention", "query key value attn_mask is_causal", "attention(query, key, value, attn_mask, is_causal, dropout_p, draw)", {
   defaults = { attn_mask = none, is_causal = false, dropout_p = 0, draw = none }, tol = { float16 = { 3e-3, 2e-3 }, bfloat16 = { 1.6e-2, 4e-3 } }, -- tensor cores take rounded weights
-  half = { grad_to = 1 }, -- the gradient of scores is a difference from sums of the rounded result, as in FlashAttention
+  half = { grad_to = 1, cpu = true }, -- the gradient of scores is a difference from sums of the rounded result, as in FlashAttention
   qkv(), qkv { attn_mask = b { 2, 2, 5, 7 } }, qkv { dropout_p = 0.4, draw = drawn }, qkv { attn_mask = b { 2, 2, 5, 7 }, dropout_p = 0.4, draw = drawn },
   bad = { { t { 1, 2, 5, 4 }, t { 1, 2, 7, 4 }, t { 1, 2, 7, 4 }, { dropout_p = 0.5 }, message = "attention: draw must be a tensor for dropout_p = 0%.5, got nil" },
     { t { 1, 2, 5, 4 }, t { 1, 2, 7, 4 }, t { 1, 2, 7, 4 }, { dropout_p = 1.5 }, message = "attention: dropout_p must be from 0 to 1, got 1%.5" },
@@ -982,7 +984,7 @@ op("attention", "query key value attn_mask is_causal", "attention(query, key, va
     message = "attention: expected key to have shape %[1, G, S, 4%] for query of %[1, 2, 5, 4%], got %[2, 2, 7, 4%]" } } })
 op("attention_backward", "grad query key value out log_sum",
   "attention_backward(grad, query, key, value, out, log_sum, dropout_p, draw)", {
-  defaults = { dropout_p = 0, draw = none }, grad = false, dtypes = false,
+  defaults = { dropout_p = 0, draw = none }, grad = false, dtypes = false, half = { cpu = true },
   qkv { grad = t { 2, 2, 5, 3 }, out = t { 2, 2, 5, 3 }, log_sum = pos { 2, 2, 5 } },
   qkv { grad = t { 2, 2, 5, 3 }, out = t { 2, 2, 5, 3 }, log_sum = pos { 2, 2, 5 }, dropout_p = 0.4, draw = drawn },
   bad = { { t { 1, 1, 5, 3 }, t { 1, 1, 5, 4 }, t { 1, 1, 7, 4 }, t { 1, 1, 7, 3 }, t { 1, 1, 5, 3 }, t { 1, 1, 5 }, { dropout_p = 0.5 },
@@ -1346,7 +1348,8 @@ op("fft_c2r", "x n scale inner", "torch.fft.irfft(" .. C .. " * " .. by_inner "n
   { x = t { 1, 2 }, n = 1 }, { x = t { 9, 7, 2 }, n = 12, inner = 0.5 }, { x = t { 2, 4, 2 }, n = 7, inner = 2 }, { x = t { 20, 2 }, n = 38, inner = 3 },
   bad = { { t { 5, 2 }, 7, message = "fft_c2r: expected x to have shape %[%.%.%., 4, 2%] for n = 7, got %[5, 2%]" } } })
 op("fft_multiply", "x other conjugate", "torch.view_as_real(torch.view_as_complex(x.contiguous()) * (torch.conj if conjugate else (lambda z: z))(torch.view_as_complex(other.contiguous())))",
-  { dtypes = false, defaults = { conjugate = false }, { x = t { 5, 2 }, other = t { 5, 2 } }, { x = t { 3, 4, 2 }, other = t { 4, 2 }, conjugate = true },
+  { dtypes = false, half = { cpu = true }, -- a GPU multiplies in the dtype
+  defaults = { conjugate = false }, { x = t { 5, 2 }, other = t { 5, 2 } }, { x = t { 3, 4, 2 }, other = t { 4, 2 }, conjugate = true },
   { x = t { 2 }, other = t { 2, 1, 2 } }, { x = t { 3, 1, 2 }, other = t { 5, 2 } }, { x = t { 0, 2 }, other = t { 2 } },
   bad = { { t { 3 }, t { 2 }, message = "fft_multiply: expected x to have shape %[%.%.%., 2%], real and imaginary parts, got %[3%]" },
     { t { 2 }, t {}, message = "fft_multiply: expected other to have shape %[%.%.%., 2%], real and imaginary parts, got %[%]" },
