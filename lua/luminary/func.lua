@@ -23,7 +23,7 @@ local function walk(who, path, v, make, beside, what, model)
   if beside == false or not options.is_plain(v) then return make(v, path, beside) end
   if #path > 5000 then fail("%s: %s… is a table that contains itself, or too many others", who, path:sub(1, 60)) end
   local out = {}
-  for key in pairs(nested and beside or {}) do
+  for key in lists.sorted_pairs(nested and beside or {}) do
     if v[key] == nil then
       fail("%s: %s has '%s', which %s lacks", who, model and path or what, tostring(key), model or path)
     end
@@ -264,7 +264,7 @@ end)
 local function slices_of(args, in_dims)
   local size, slices = nil, {}
   local single = type(in_dims) == "number"
-  for key in pairs(single and {} or options.arg("vmap", "in_dims", in_dims, "table")) do
+  for key in lists.sorted_pairs(single and {} or options.arg("vmap", "in_dims", in_dims, "table")) do
     if not (type(key) == "number" and key >= 1 and key <= args.n) then
       fail("vmap: in_dims is a dim, or a list with an entry for each of the %d arguments; it has '%s'", args.n,
         tostring(key))
@@ -339,7 +339,7 @@ func.stack_module_state = signature.of("stack_module_state(models: list)", funct
     end
   end
   for _, by_name in ipairs(stacks) do
-    for name, list in pairs(by_name) do
+    for name, list in lists.sorted_pairs(by_name) do
       if #list ~= #models then fail("%s: not all models have '%s'", who, name) end
       by_name[name] = ops.stack(list):detach():requires_grad_(list[1].requires_grad)
     end

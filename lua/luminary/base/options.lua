@@ -60,7 +60,10 @@ function options.list(who, name, list)
   return list
 end
 
-local function brief(v) return (core.printable(truncate_text(tostring(v), 200)):gsub("%c", "?")) end
+-- Returns a text of at most `most` bytes as messages show it: on one line, without what a terminal obeys.
+local function on_one_line(text, most) return (core.printable(truncate_text(text, most)):gsub("%c", "?")) end
+
+local function brief(v) return on_one_line(tostring(v), 200) end
 
 --- Describes a value as messages show it: "3", "string 'x'", "a tensor [2, 3]", "a DataLoader".
 options.describe = core.describe
@@ -141,9 +144,7 @@ end
 -- The errors about files have the wording of base/message.h.
 
 --- Returns a path as messages show it: on one line, a long path without its middle.
-function options.shown_path(path)
-  return (core.printable(truncate_text(path, 600)):gsub("%c", "?"))
-end
+function options.shown_path(path) return on_one_line(path, 600) end
 
 --- Raises "'PATH': REASON". The reason is a format, whose values follow.
 function options.fail_in_file(path, reason, ...)
@@ -459,7 +460,7 @@ function options.no_name(what, key, ...)
   end
   if type(key) ~= "string" then fail("%s has no '%s'", what, tostring(key)) end
   local has = what == "tensors" and "tensors have no field or method" or what .. " has no"
-  local shown = core.printable(truncate_text(key, 60)):gsub("%c", "?")
+  local shown = on_one_line(key, 60)
   local theirs = load_module "luminary.help.pytorch_names"
   local others = theirs[what] or {}
   local there = others[key]

@@ -163,7 +163,7 @@ return function(model, most, read, is_float, stated, trainable)
     message.label = message.label or label
     names[name], labels[message.label] = true, true
   end
-  for name, trains in pairs(kind == "table" and trainable or {}) do
+  for name, trains in lists.sorted_pairs(kind == "table" and trainable or {}) do
     if type(trains) ~= "boolean" then options.must_be("onnx.load", "trainable", "booleans by name", trains) end
     if not names[name] then options.unknown("onnx.load: trainable", name, options.sorted_keys(names)) end
   end
