@@ -375,7 +375,7 @@ lm_status lm_cpu_attention_backward(const void *args, lm_tensor *const *out) {
                      .dqueries = dqueries,
                      .parts = parts};
   for (int k = 0; k < 3; k++) clear(out[k]);
-  if (parts > 1) memset(dqueries, 0, (size_t)(parts * rows * t.width) * t.each);
+  if (dqueries) memset(dqueries, 0, (size_t)(parts * rows * t.width) * t.each);
   lm_parallel(samples * t.heads, (double)(rows * t.value_width), 0, dot_heads, &w);
   NEED(lm_parallel(heads * parts, work, backward_scratch_of(&t, NULL, &(backward_scratch){0}), backward_units, &w));
   return parts > 1 ? lm_parallel(rows, (double)(rows * t.width * parts), 0, add_parts, &w) : LM_OK;
