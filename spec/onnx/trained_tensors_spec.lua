@@ -151,6 +151,11 @@ describe("which tensors of an ONNX file train", function()
     assert.is_true((again(x) - x:matmul(w):matmul(w)):abs():max():item() < 1e-5)
   end)
 
+  it("does not take a shape of another dtype for one", function()
+    assert.equal("w", trained({{"Reshape", "w s", "r"}, {"MatMul", "x r", "y"}},
+      {w = lm.randn(3, 4), s = lm.tensor({true, false})}))
+  end)
+
   it("takes names, a function or a boolean instead of the rule", function()
     local path = write({{"MatMul", "x w", "a"}, {"Mul", "a temperature", "y"}}, {w = {3, 3}, temperature = {}})
     local function with(trainable) return names_of(lm.onnx.load(path, {trainable = trainable})) end

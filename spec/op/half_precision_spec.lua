@@ -195,6 +195,26 @@ describe("half precision, rounded once:", function()
     losses(function(x) return F.multilabel_margin_loss(x, labels:view(-1, 4):clone():fill_(2)) end, { { n / 4, 4 } })
   end)
 
+  it("without float32 copies of what a formula reads once", function()
+    local x, y = lm.randn(64, 64):to(device):bfloat16(), lm.randn(64, 64):to(device):bfloat16()
+    local function copied(f)
+      local bytes = 0
+      for _, row in ipairs(lm.profile(f):rows()) do
+        if row.name == "to_copy" then bytes = bytes + row.memory end
+      end
+      return bytes
+    end
+    for _, name in ipairs { "mse_loss", "l1_loss", "smooth_l1_loss", "cosine_similarity" } do
+      assert.is_true(copied(function() return F[name](x, y) end) < 1024, name)
+    end
+    for _, name in ipairs { "std", "var", "norm" } do
+      assert.is_true(copied(function() return x[name](x) end) < 1024, name)
+    end
+    local leaf = x:clone():requires_grad_()
+    local rounded = copied(function() F.mse_loss(leaf, y):backward() end)
+    assert.is_true(rounded <= 64 * 64 * 2 + 1024, rounded) -- the gradient alone
+  end)
+
   it("gradients that are themselves differentiated", function()
     for _, name in ipairs { "tanh", "sigmoid", "exp", "sqrt", "cube", "softplus", "std", "norm", "logsumexp" } do
       local f = name == "cube" and function(x) return x ^ 3 end or name == "softplus" and F.softplus or lm[name]

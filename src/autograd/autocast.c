@@ -277,7 +277,9 @@ lm_status lm_autocast_args(lm_op_id id, const void *args, lm_cast_rule rule, lm_
   if (rule == LM_WIDEST) to.widest = widest_of(op, args);
   memcpy(&c->args, args, op->size);
   for (int k = 0; k < op->ntensor; k++) {
-    NEED(cast(&to, LM_ARG_TENSOR(args, op->tensor[k]), &c->tensor[k]));
+    lm_tensor *t = LM_ARG_TENSOR(args, op->tensor[k]);
+    to.rule = rule != LM_SUMMED ? rule : op->reuses >> k & 1 && t && lm_requires_grad(t) ? LM_WIDENED : LM_ASIS;
+    NEED(cast(&to, t, &c->tensor[k]));
     LM_ARG_TENSOR(&c->args, op->tensor[k]) = c->tensor[k];
   }
   if (op->list >= 0) {
@@ -286,8 +288,9 @@ lm_status lm_autocast_args(lm_op_id id, const void *args, lm_cast_rule rule, lm_
     for (; c->nlist < list->n; c->nlist++) NEED(cast(&to, list->v[c->nlist], &c->list[c->nlist]));
     list->v = c->list;
   }
-  unsigned keeps = rule == LM_WIDENED ? c->before.keeps : rule == LM_KEEP_RESULT ? c->before.on : 0;
-  lm_autocast_set((lm_autocast){.on = 0, .keeps = keeps});
+  const bool widens = c->before.on & LM_WIDENS;
+  unsigned keeps = widens ? c->before.keeps : rule == LM_KEEP_RESULT ? c->before.on : 0;
+  lm_autocast_set((lm_autocast){.on = widens ? LM_WIDENS : 0, .keeps = keeps});
   return LM_OK;
 }
 

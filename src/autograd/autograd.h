@@ -18,7 +18,7 @@ LM_API lm_status lm_call_inplace(lm_op_id op, const void *args, lm_tensor **out)
 LM_API bool lm_grad_enabled(void);
 LM_API void lm_set_grad_enabled(bool on);
 typedef struct lm_autocast {
-  uint8_t on;                      /* bit k: enabled for tensors of device kind k */
+  uint16_t on;                     /* bit k: enabled for tensors of device kind k */
   uint8_t keeps;                   /* bit k: set within an op whose results are float32 (LM_KEEP_RESULT) */
   bool uncached;                   /* true if weights are cast at every use */
   lm_dtype dtype[LM_DEVICE_KINDS]; /* the low-precision dtype for each device kind */

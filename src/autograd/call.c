@@ -29,15 +29,20 @@ static lm_status run_formula(lm_op_id id, const void *args, lm_tensor **out) {
     NEED(lm_record_call(id, args, &is_done, out));
   }
   if (is_done) return LM_OK;
-  return lm_ops[id].kind == LM_COMP ? lm_compositions[id].made_of(args, out) : lm_run_unrecorded(id, args, false, out);
+  if (lm_ops[id].kind != LM_COMP) return lm_run_unrecorded(id, args, false, out);
+  if (!lm_halves_widen || !lm_ops[id].reuses || lm_modes_here.no_grad) return lm_compositions[id].made_of(args, out);
+  lm_cast_args cast;
+  lm_status status = lm_autocast_args(id, args, LM_SUMMED, &cast);
+  if (status == LM_OK) status = lm_compositions[id].made_of(&cast.args, out);
+  lm_autocast_args_free(&cast);
+  return status;
 }
 
-/* Runs a formula on float32 copies of half-precision tensors, and rounds its results if `dtype` is such a one. */
+/* Runs a formula in float32, and rounds its results if `dtype` is half precision. */
 static lm_status run_widened(lm_op_id id, const void *args, lm_dtype dtype, lm_tensor **out) {
-  lm_cast_args cast;
-  lm_status status = lm_autocast_args(id, args, LM_WIDENED, &cast);
-  if (status == LM_OK) status = run_formula(id, &cast.args, out);
-  lm_autocast_args_free(&cast);
+  lm_autocast before = lm_widen_begin();
+  lm_status status = run_formula(id, args, out);
+  lm_widen_end(before);
   for (int i = 0; i < lm_ops[id].outs && status == LM_OK; i++) {
     lm_tensor *wide = out[i];
     bool kept = (dtype != LM_F16 && dtype != LM_BF16) || !wide || wide->dtype != LM_F32;
@@ -74,7 +79,7 @@ static lm_status run_or_record(lm_op_id id, const void *args, lm_tensor **out) {
   if (is_done) return LM_OK;
   bool records = !rules->none && lm_record_may(op, rules, args) && !lm_modes_here.no_grad;
   if (op->kind == LM_COMP || (records && rules->decompose)) {
-    lm_dtype rounded = op->widens ? lm_widened_dtype(id, args) : LM_NO_DTYPE;
+    lm_dtype rounded = op->widens && !lm_halves_widen ? lm_widened_dtype(id, args) : LM_NO_DTYPE;
     return with_op_name(id, rounded == LM_NO_DTYPE ? run_formula(id, args, out) : run_widened(id, args, rounded, out));
   }
   if (op->kind == LM_WRITE) return lm_record_write(id, args, false, out);
@@ -99,9 +104,9 @@ static lm_status call_as_is(lm_op_id id, const void *args, lm_tensor **out) {
   return status;
 }
 
-static lm_status cast_and_call(lm_op_id id, const void *args, lm_tensor **out) {
+static lm_status cast_and_call(lm_op_id id, const void *args, lm_cast_rule rule, lm_tensor **out) {
   lm_cast_args cast;
-  lm_status status = lm_autocast_args(id, args, lm_ops[id].cast, &cast);
+  lm_status status = lm_autocast_args(id, args, rule, &cast);
   if (status == LM_OK) status = call_as_is(id, &cast.args, out);
   lm_autocast_args_free(&cast);
   return status;
@@ -109,8 +114,13 @@ static lm_status cast_and_call(lm_op_id id, const void *args, lm_tensor **out) {
 
 static lm_status call(lm_op_id id, const void *args, lm_tensor **out) {
   const lm_op *op = &lm_ops[id];
-  if (!lm_modes_here.cast.on || op->cast == LM_ASIS || op->kind == LM_WRITE) return call_as_is(id, args, out);
-  return cast_and_call(id, args, out);
+  lm_cast_rule rule = (lm_cast_rule)op->cast;
+  if (lm_modes_here.cast.on & LM_WIDENS) {
+    /* Elementwise ops, reductions and views read halves, others a float32 copy. */
+    rule = op->kind == LM_PRIM && op->slot != LM_OP_reduce && id != LM_OP_to_copy ? LM_WIDENED : LM_ASIS;
+  }
+  if (!lm_modes_here.cast.on || rule == LM_ASIS || op->kind == LM_WRITE) return call_as_is(id, args, out);
+  return cast_and_call(id, args, rule, out);
 }
 
 static lm_status call_inplace(lm_op_id id, const void *args, lm_tensor **out) {

@@ -86,25 +86,30 @@ static lm_status unpack(lm_node *n, lm_dtype dtype, lm_expr *e, unpacked *u) {
   return LM_OK;
 }
 
-/* Replaces the half-precision tensors of a rule, whose args and y are in u, by float32 ones that its expression owns.
- * Saved results are computed again if the arguments are saved too: what rounding lost may be large beside a gradient.
- */
-static lm_status widen(lm_rule *r, unpacked *u, lm_tensor *const *g, lm_tensor **wide_g) {
+/* Computes a rule's rounded results y again, in float32, if the arguments are saved too: what rounding lost may be
+ * large beside a gradient. */
+static lm_status widen_results(lm_rule *r, lm_tensor **y) {
   const lm_op *op = &lm_ops[r->op];
   bool has_args = op->aux == 0, has_results = false;
   for (int k = 0; k < op->ntensor; k++) {
-    lm_tensor **t = &LM_ARG_TENSOR(&u->args, op->tensor[k]);
-    has_args = has_args && (*t || !lm_rule_given(r, k));
-    if (*t && !(*t)->number) *t = lm_f_widened(&r->e, *t);
+    has_args = has_args && (LM_ARG_TENSOR(r->args, op->tensor[k]) || !lm_rule_given(r, k));
   }
-  for (int i = 0; i < LM_MAX_OUTS; i++) {
-    has_results = has_results || u->y[i];
-    u->y[i] = lm_f_widened(&r->e, u->y[i]);
-    if (i < op->outs) wide_g[i] = lm_f_widened(&r->e, g[i]);
-  }
-  if (has_args && has_results && lm_e_run(&r->e, r->op, &u->args)) memcpy(u->y, r->e.last, op->outs * sizeof *u->y);
-  r->g = wide_g;
+  for (int i = 0; i < LM_MAX_OUTS; i++) has_results = has_results || y[i];
+  if (has_args && has_results && lm_e_run(&r->e, r->op, r->args)) memcpy(y, r->e.last, op->outs * sizeof *y);
   return r->e.status;
+}
+
+static bool is_half(lm_dtype d) { return d == LM_F16 || d == LM_BF16; }
+
+/* Returns whether a node of float32 results was recorded by a formula that reads half precision. */
+static bool has_widened(const lm_node *n) {
+  const lm_op *op = &lm_ops[n->op];
+  bool any = false;
+  for (int k = 0; k < op->ntensor && !any; k++) {
+    const lm_tensor *t = LM_ARG_TENSOR(n->payload, op->tensor[k]);
+    any = t && is_half((lm_dtype)t->dtype);
+  }
+  return any && n->out[0].meta.dtype == LM_F32;
 }
 
 static const lm_meta *argument_meta(lm_rule *r, int k) {
@@ -150,9 +155,10 @@ static lm_status op_gradients(lm_node *n, lm_tensor *const *g, const lm_grad_req
   unpacked u;
   lm_rule r = {.op = (lm_op_id)n->op, .args = n->payload, .node = n, .g = g, .y = n->result};
   const lm_dtype own = (lm_dtype)n->out[0].meta.dtype;
-  const bool half = own == LM_F16 || own == LM_BF16;
-  bool joint = false, wide = half && (op->widens || (create_graph && op->kind == LM_POINTWISE));
-  lm_tensor *parts[LM_MAX_OUTS] = {NULL}, *wide_g[LM_MAX_OUTS] = {NULL};
+  const bool half = is_half(own) && (op->widens || (create_graph && op->kind == LM_POINTWISE));
+  bool joint = false, wide = half || has_widened(n);
+  lm_tensor *parts[LM_MAX_OUTS] = {NULL};
+  const lm_autocast mode = wide ? lm_widen_begin() : lm_autocast_get();
   lm_expr_begin(&r.e);
   if (create_graph || wide) {
     memcpy(&u.args, n->payload, op->size);
@@ -161,7 +167,7 @@ static lm_status op_gradients(lm_node *n, lm_tensor *const *g, const lm_grad_req
     r.y = u.y;
   }
   if (create_graph) TRY(unpack(n, wide ? LM_F32 : own, &r.e, &u));
-  if (wide) TRY(widen(&r, &u, g, wide_g));
+  if (half) TRY(widen_results(&r, u.y));
   for (int k = 0; k < n->nedge; k++) {
     const lm_row *row = k < op->ntensor ? &rules->arg[k] : &rules->list;
     lm_tensor *result = NULL;
@@ -185,6 +191,7 @@ static lm_status op_gradients(lm_node *n, lm_tensor *const *g, const lm_grad_req
 done:
   lm_tensor_set_next_out(NULL);
   lm_expr_end(&r.e);
+  lm_widen_end(mode);
   return status;
 }
 

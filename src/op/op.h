@@ -31,6 +31,7 @@ typedef enum lm_cast_rule {
   LM_KEEP_GPU,
   LM_BANNED_GPU,
   LM_WIDENED, /* no op's own: half precision to float32 without autocast, for `widens` */
+  LM_SUMMED,  /* likewise: only what `reuses` names and requires grad, so that the gradient's sum is rounded once */
   LM_WIDEST,
   LM_ASIS
 } lm_cast_rule;
@@ -113,6 +114,7 @@ typedef struct lm_op {
   bool has_precheck;                      /* true if `needs` or `forms` apply (autograd/composite.h) */
   int16_t writes_when;                    /* offset of the B argument that enables `writes`, or -1 */
   uint16_t widens;                        /* half precision runs in float32; bit k: tensor k decides the dtype */
+  uint16_t reuses;                        /* bit k: several ops of its formula read tensor k */
   bool internal;                          /* true if only other ops use it: lists of ops leave it out */
   uint16_t slot;                          /* index into the backend's kernels: its own, or its family's */
   const lm_arg *arg;
@@ -130,6 +132,11 @@ typedef struct lm_overload {
   lm_op_id op, number, tensor, with;
 } lm_overload;
 LM_API extern const lm_overload lm_overloads[]; /* ends with a NULL name */
+
+/* True while this thread runs a formula that rounds once: elementwise ops and reductions of half precision then have
+ * float32 results. */
+extern _Thread_local bool lm_halves_widen;
+static inline lm_dtype lm_widened(lm_dtype d) { return lm_halves_widen && (d == LM_F16 || d == LM_BF16) ? LM_F32 : d; }
 
 /* Fills an argument struct with the defaults. */
 static inline void lm_op_defaults(lm_op_id op, void *args) { memcpy(args, lm_ops[op].defaults, lm_ops[op].size); }

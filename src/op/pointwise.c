@@ -113,7 +113,7 @@ static lm_status plan(int kernel, int nin, lm_tensor *const *in, const double *n
   }
   for (int i = 0; op->masks && i < nin; i++) NEED(lm_check_fits(op->name, common, in[i]));
   *compute = compute_type(common);
-  *result = op->result_dtype == LM_RESULT_DTYPE_BOOL ? LM_BOOL : common;
+  *result = op->result_dtype == LM_RESULT_DTYPE_BOOL ? LM_BOOL : lm_widened(common);
   return LM_OK;
 }
 

@@ -96,7 +96,7 @@ lm_status lm_op_reduce(lm_op_id op, const lm_reduce_args *a, lm_tensor **out) {
   if (empty == REFUSED) NEED(check_not_empty(op, a->x, &args.dim, a->statistic));
   NEED(lm_to_dtype(a->x, from, &x));
   args.x = x;
-  NEED(new_reduced(x, &args.dim, to, &result));
+  NEED(new_reduced(x, &args.dim, lm_widened(to), &result));
   if (x->numel > 0) {
     NEED(lm_dispatch(LM_OP_reduce, x->device, &args, &result));
   } else if (result->numel > 0) {

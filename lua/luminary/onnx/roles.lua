@@ -93,7 +93,7 @@ function Roles:walk(g, names, depth)
     local shape = is_fixed and op == "Reshape" and value.inputs[2]
     local ok, stated = false, nil
     if shape and shape.message then ok, stated = pcall(self.read, shape.message, error) end
-    ok = ok and core.is_tensor(stated) and stated:numel() <= 8
+    ok = ok and core.is_tensor(stated) and stated.dtype == "int64" and stated:numel() <= 8
     new_value(value, ok and stated:reshape(-1):totable() or sizes).is_fixed = is_fixed
     for _, name in ipairs(given) do names[name] = value end
     local called = self.functions[(node.domain or "") .. "\0" .. op]

@@ -83,7 +83,7 @@ LM_FUNCTION(autocast) {
   mode.uncached = !cached;
   for (int kind = 0; kind < LM_DEVICE_KINDS; kind++) {
     if (device != LM_NO_DEVICE && LM_DEVICE_KIND(device) != kind) continue;
-    mode.on = (uint8_t)((mode.on & ~(1u << kind)) | (unsigned)enabled << kind);
+    mode.on = (uint16_t)((mode.on & ~(1u << kind)) | (unsigned)enabled << kind);
     mode.dtype[kind] = dtype != LM_NO_DTYPE ? dtype : kind == LM_CUDA ? LM_F16 : LM_BF16;
   }
   lm_autocast before = lm_autocast_enter(mode);
@@ -108,7 +108,7 @@ LM_FUNCTION(cast_group) {
 
 /* is_autocast_enabled([device]): true if autocast is on for that kind of device, or for any kind. */
 LM_FUNCTION(is_autocast_enabled) {
-  uint8_t on = lm_autocast_get().on;
+  uint16_t on = lm_autocast_get().on;
   if (!lua_isnoneornil(L, 1)) on = on >> LM_DEVICE_KIND(lm_need_device(L, 1, "is_autocast_enabled")) & 1;
   return lm_return_bool(L, on != 0);
 }

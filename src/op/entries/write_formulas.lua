@@ -255,6 +255,57 @@ return function(context)
     return body, values
   end
 
+  local rules = {}
+
+  local function is_c_composite(entry) return entry.c_kind == "COMP" and not entry.formula end
+
+  -- Returns the names of tensors that a composite reads in more than one of its ops, views of them included: their
+  -- gradient is a sum.
+  function rules.reuses(entry)
+    if not entry.formula then return map(is_c_composite(entry) and entry.tensors or {}, function(a) return a.name end) end
+    local total, views = {}, {}
+    local function add(to, from)
+      for name, n in pairs(from) do to[name] = (to[name] or 0) + n end
+      return to
+    end
+    local function uses(tree)
+      local kind, name = tree[1], tree[2]
+      if kind == "name" then return views[name] or {[name] = 1} end
+      if kind == "call" and functions[name] and functions[name].result ~= "tensor" and not list[name] then return {} end
+      if kind == "?" then
+        local found, yes, no = add({}, uses(tree[2])), uses(tree[3]), uses(tree[4])
+        for other in pairs(add(add({}, yes), no)) do
+          found[other] = (found[other] or 0) + math.max(yes[other] or 0, no[other] or 0)
+        end
+        return found
+      end
+      local found = {}
+      for _, part in ipairs((kind == "call" or kind == "list") and tree[#tree] or tree) do
+        if type(part) == "table" then add(found, uses(part)) end
+      end
+      return found
+    end
+    local function is_view(tree)
+      if tree[1] == "?" then return is_view(tree[3]) or is_view(tree[4]) end
+      local called = tree[1] == "call" and list[tree[2]]
+      return tree[1] == "name" or tree[1] == "call" and (not called or called.c_kind == "VIEW")
+    end
+    for _, line in ipairs(type(entry.formula) == "table" and entry.formula or {entry.formula}) do
+      local name, rest = line:match "^([%a_][%w_]*) = (.*)$"
+      local tree = read(entry, "formula", rest or line)
+      if name and is_view(tree) then
+        views[name] = uses(tree)
+      else
+        add(total, uses(tree))
+      end
+    end
+    local names = {}
+    for _, a in ipairs(entry.tensors) do
+      if (total[a.name] or 0) > 1 then names[#names + 1] = a.name end
+    end
+    return names
+  end
+
   -- ---- gradients
 
   local function compiled_gradient(row)
@@ -314,15 +365,11 @@ return function(context)
 
   -- ---- output
 
-  local rules = {}
-
   local function signature(entry)
     return ("lm_tensor *lm_e_%s(lm_expr *e, %s)"):format(entry.name, table.concat(map(entry.args, function(a)
       return (a.is.pair and "const int64_t *" or a.is.c) .. a.name
     end), ", "))
   end
-
-  local function is_c_composite(entry) return entry.c_kind == "COMP" and not entry.formula end
 
   function rules.calls_header()
     local composites = {}
