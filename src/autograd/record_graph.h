@@ -69,7 +69,7 @@ typedef struct lm_cast_args {
 /* Returns the dtype of the results of an op that computes half-precision tensors among these arguments in float32;
  * LM_NO_DTYPE if it computes them as they are. */
 lm_dtype lm_widened_dtype(lm_op_id op, const void *args);
-/* From begin to end, which restores the mode, this thread's ops read half precision and have float32 results. */
+/* Make this thread's ops read half precision and return float32, from begin to end, which restores the mode. */
 enum { LM_WIDENS = 1 << LM_DEVICE_KINDS }; /* a bit of lm_autocast.on beside those of device kinds */
 lm_autocast lm_widen_begin(void);
 void lm_widen_end(lm_autocast before);

@@ -262,7 +262,9 @@ return function(context)
   -- Returns the names of tensors that a composite reads in more than one of its ops, views of them included: their
   -- gradient is a sum.
   function rules.reuses(entry)
-    if not entry.formula then return map(is_c_composite(entry) and entry.tensors or {}, function(a) return a.name end) end
+    if not entry.formula then
+      return map(is_c_composite(entry) and entry.tensors or {}, function(a) return a.name end)
+    end
     local total, views = {}, {}
     local function add(to, from)
       for name, n in pairs(from) do to[name] = (to[name] or 0) + n end
