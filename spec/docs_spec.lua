@@ -1,6 +1,7 @@
 -- README and docs/: their programs run, the shown output is true, their commands and links exist.
 local markdown = require "spec.support.markdown"
 local ranks = require "spec.support.ranks"
+local reference = require "spec.support.reference"
 local temp = require "spec.support.temp"
 
 local MAX_LINES = 299      -- lines of a page of docs/
@@ -15,7 +16,7 @@ local function listed(command)
   return paths
 end
 
-local pages = listed "ls README.md; find docs -name '*.md' -not -path 'docs/reference/*'"
+local pages = listed "ls README.md; git ls-files 'docs/*.md' 2>/dev/null || find docs -name '*.md'"
 local parsed = {}
 local function parse(path)
   parsed[path] = parsed[path] or markdown.parse(temp.read(path))
@@ -24,7 +25,10 @@ end
 
 local folder
 setup(function() folder = temp.folder() end)
-teardown(function() temp.remove(folder) end)
+teardown(function()
+  temp.remove(folder)
+  reference.remove()
+end)
 
 local function exists(path) return (os.rename(path, path)) end -- files and folders
 
@@ -83,9 +87,7 @@ describe("README and docs #unsanitized", function()
 
   it("have lines of code that fit the page, in the reference too", function()
     local MAX_CODE = 76 -- columns
-    local wide, reference = {}, folder .. "/reference"
-    assert(temp.run(folder, "luajit scripts/dev/gen_reference.lua " .. reference))
-    local all = listed(("ls %s/*.md"):format(reference))
+    local wide, all = {}, reference.pages()
     for _, path in ipairs(pages) do all[#all + 1] = path end
     for _, path in ipairs(all) do
       local page = markdown.parse(temp.read(path))
@@ -134,7 +136,7 @@ describe("links in Markdown #unsanitized", function()
     return anchors_of[path]
   end
 
-  -- Returns FOLDER/../x.md as one path of the tree.
+  -- Returns FOLDER/../x.md as one path of the tree, or of the pages that scripts/docs writes.
   local function resolved(from, target)
     local parts = {}
     for part in ((from:match "^(.*/)" or "") .. target):gmatch "[^/]+" do
@@ -144,17 +146,19 @@ describe("links in Markdown #unsanitized", function()
         parts[#parts + 1] = part
       end
     end
-    return table.concat(parts, "/")
+    return (table.concat(parts, "/"):gsub("^docs/reference/", reference.folder() .. "/"))
   end
 
   it("lead to files and headings that exist", function()
     local broken, n = {}, 0
-    for _, path in ipairs(listed "find . -name '*.md' -not -path './build*' -printf '%P\\n'") do
+    local all = listed "find . -name '*.md' -not -path './build*' -not -path './docs/reference/*' -printf '%P\\n'"
+    for _, path in ipairs(reference.pages()) do all[#all + 1] = path end
+    for _, path in ipairs(all) do
       for _, link in ipairs(parse(path).links) do
         if not link.target:find "^%a+:" then
           n = n + 1
           local file, anchor = link.target:match "^([^#]*)#?(.*)$"
-          local to = file == "" and path or resolved(path, file)
+          local to = file == "" and path or resolved(path:gsub("^.*/reference/", "docs/reference/"), file)
           local found = to and exists(to)
           if found and anchor ~= "" then found = to:find "%.md$" and anchors(to)[anchor] == 1 end
           if not found then broken[#broken + 1] = ("%s:%d: %s"):format(path, link.line, link.target) end

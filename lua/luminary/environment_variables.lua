@@ -1,5 +1,5 @@
 --- Declares the environment variables of luminary. C code and the library read them by this table; `luminary help
---- environment` and docs/status/environment_variables.md print it. It requires no other file of the library.
+--- environment` and the reference print it. It requires no other file of the library.
 local entries = require "luminary.base.entry_reader"
 
 local list, variable = entries.of("variable", {

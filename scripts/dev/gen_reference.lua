@@ -1,14 +1,18 @@
---- Writes docs/reference/: every public name, grouped as reference_pages.lua says, from what help knows of it
+--- Writes the reference's pages: every public name, grouped as reference_pages.lua says, from what help knows of it
 --- (lua/luminary/help/): the ops' entries, declared arguments, comments, and the sections of lua/luminary/help/pages.
 ---
----   luajit scripts/dev/gen_reference.lua [FOLDER]     FOLDER: where to, instead of docs/reference
+---   luajit scripts/dev/gen_reference.lua FOLDER     where to; scripts/docs takes docs/reference
 ---   luajit scripts/dev/gen_reference.lua --without-section     prints how many names of each page have no section
 ---   luajit scripts/dev/gen_reference.lua FOLDER --extension torch7     only the pages of names that luminary.torch7
 ---     adds, as torch7/reference_pages.lua says; the calls above do this too
 local here = arg[0]:match("^(.*)/") or "."
 
 local EXTENSIONS = {"torch7"}
-local folder, extension = arg[1] or here .. "/../../docs/reference", arg[2] == "--extension" and arg[3]
+local folder, extension = arg[1], arg[2] == "--extension" and arg[3]
+if not folder then
+  io.stderr:write "gen_reference: a folder for the pages is missing\n"
+  os.exit(2)
+end
 package.path = here .. "/?.lua;" .. package.path
 local core = require "luminary.core"
 local aliases = require "luminary.tensor.aliases"
@@ -392,7 +396,7 @@ local contents = {
   "# Reference", "",
   "Every public name, as `?name` at the prompt and `luminary help NAME` explain it. In a call the arguments before the",
   "table must be given. Those in the table may be given there by name, or by position in the order of the list of",
-  "arguments; `name = value` shows the default. `scripts/dev/gen_reference.lua` writes these pages.",
+  "arguments; `name = value` shows the default.",
 }
 for _, page in ipairs(pages) do
   if page.part then
@@ -425,5 +429,11 @@ for _, name in ipairs(EXTENSIONS) do
     contents[#contents + 1] = ("- [%s](%s.md)"):format(page.title, page.file)
   end
 end
+contents[#contents + 1] = "\n## Settings\n"
+contents[#contents + 1] = "- [Environment variables](environment.md)"
+write("environment", {
+  "# Environment variables", "", "As `luminary help environment` prints them.", "",
+  (require("luminary.environment_variables").text(true):gsub("\n$", "")),
+})
 write("README", contents)
 run_extensions(folder)

@@ -1,5 +1,6 @@
 -- Arguments of functions and constructors, and their errors: sweeps over all public names.
 local lm = require "luminary"
+local reference = require "spec.support.reference"
 local nn, F, optim = lm.nn, lm.nn.functional, lm.optim
 
 local function message(f, ...)
@@ -321,7 +322,8 @@ describe("names and help", function()
 
   it("name methods of tensors that there are", function()
     local x, n, lacking = lm.ones(2), 0, {}
-    for path in io.popen("ls docs/reference/*.md"):lines() do
+    finally(reference.remove)
+    for _, path in ipairs(reference.pages()) do
       for line in io.lines(path) do
         local names = line:match "^### (.*)" or line:match "^%*%*Also:%*%* (.*)" or line:match "^%*%*In place:%*%* (.*)"
         for name in (names or ""):gsub("\\", ""):gmatch "%f[%w]x:([%w_]+)" do

@@ -59,6 +59,12 @@ describe("a search of help #lua", function()
     assert.same({}, search.find "")
   end)
 
+  it("print a page of docs/, and the sections of a page of the reference", function()
+    assert.matches("^# ", lm.help "docs/howto/images.md")
+    assert.matches("\n## lm%.distributions", lm.help "docs/reference/distributions.md")
+    assert.is_nil(lm.help "docs/reference/no-such-page.md")
+  end)
+
   -- Each pattern matches one of the first three answers.
   local ASKED = {
     ["gradient accumulation"] = "howto/optimizer.md", ["top-5"] = "howto/metrics.md: top.5",

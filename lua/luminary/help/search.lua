@@ -190,9 +190,13 @@ local function docs_folder()
   end
 end
 
---- Returns the text of a page of docs/, such as "docs/howto/images.md"; nil if there is none.
+--- Returns the text of a page of docs/, such as "docs/howto/images.md", or the sections of a page of the reference; nil
+--- if there is none.
 function search.page(path)
-  local folder, name = docs_folder(), path:match "^docs/([%w_/]+%.md)$"
+  local folder, name = docs_folder(), path:match "^docs/([%w_/%-]+%.md)$"
+  if name and name:find "^reference/" then
+    folder, name = package.searchpath("luminary.help", package.path):gsub("init%.lua$", "pages"), name:match "[^/]+$"
+  end
   if not folder or not name or not paths.filep(folder .. "/" .. name) then return nil end
   return read_file(folder .. "/" .. name)
 end
