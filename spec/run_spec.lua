@@ -25,6 +25,22 @@ describe("several spec files #lua", function()
     assert.matches("\n1 passed, 0 failed, 1 skipped\n$", text)
   end)
 
+  it("run in the parts that their heads say", function()
+    local ok, text = run({
+      table = [[-- Cases.
+-- parts: 3
+local is_mine = require "spec.support.part"
+for i = 1, 7 do
+  if is_mine(i) then it("works " .. i, function() assert(i ~= 5) end) end
+end]],
+    }, "--jobs=2")
+    assert(not ok)
+    assert.matches("ok     %S*table_spec.lua 1/3 +2 passed", text)
+    assert.matches("ok     %S*table_spec.lua 2/3 +3 passed", text)
+    assert.matches("FAILED %S*table_spec.lua 3/3 +1 passed, 1 failed", text)
+    assert.matches("\n6 passed, 1 failed, 0 skipped\n$", text)
+  end)
+
   it("that fail, leak, end, or never begin are failures that name them", function()
     local ok, text = run({
       wrong = 'it("is wrong", function() assert.equal(1, 2) end)',

@@ -1,9 +1,11 @@
 -- The tests that spec/op/op_cases.lua returns every op: golden values, dtypes, layouts, gradients, bad input.
 -- LM_SPEC_DEVICE=cuda runs them there.
+-- parts: 3
 local lm = require "luminary"
 local core = require "luminary.core"
 local golden = require "spec.support.golden"
 local half = require "spec.support.half"
+local is_mine = require "spec.support.part"
 local rows = dofile "spec/op/op_cases.lua"
 
 local device = os.getenv "LM_SPEC_DEVICE" or "cpu"
@@ -285,8 +287,8 @@ local function build(v)
   return core.ops.randint(v.lo, v.hi, shape, { dtype = v.dtype })
 end
 
-for _, row in ipairs(rows) do
-  if row.cpu_only and device ~= "cpu" then goto continue end
+for i, row in ipairs(rows) do
+  if not is_mine(i) or row.cpu_only and device ~= "cpu" then goto continue end
   describe(row.name, function()
     local file
     setup(function()

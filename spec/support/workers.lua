@@ -18,11 +18,12 @@ local LIMIT = 900 -- seconds for one file
 
 -- The files that take longest, to begin first.
 local LONGEST = {
-  "models_spec", "package_spec", "examples_spec", "elastic_spec", "threads_spec", "attention_spec", "compare_more_spec",
-  "gpu_check_spec", "cli_spec", "doctor_spec", "faults_spec", "conv_spec", "gemm_spec", "ops_spec", "mpi_spec",
-  "store_spec", "chaos_spec", "docs_spec", "compare_spec", "train_spec", "freeing_spec", "world_spec", "arguments_spec",
-  "loader_state_spec", "collectives_spec", "nccl_failing_spec", "imagenet_spec", "nccl_spec", "data_parallel_spec",
-  "loader_workers_spec", "rows_spec", "launcher_spec", "ranks_spec", "install_spec",
+  "ops_spec", "half_spec", "models_spec", "package_spec", "examples_spec", "elastic_spec", "threads_spec",
+  "attention_spec", "compare_more_spec", "gpu_check_spec", "cli_spec", "doctor_spec", "faults_spec", "conv_spec",
+  "gemm_spec", "mpi_spec", "store_spec", "chaos_spec", "docs_spec", "compare_spec", "train_spec", "freeing_spec",
+  "world_spec", "arguments_spec", "loader_state_spec", "collectives_spec", "nccl_failing_spec", "imagenet_spec",
+  "nccl_spec", "data_parallel_spec", "loader_workers_spec", "rows_spec", "launcher_spec", "ranks_spec",
+  "install_spec",
 }
 
 local function now()
@@ -82,12 +83,17 @@ return function(files, options)
   local began, all, running = now(), { passed = 0, failed = 0, skipped = 0, cpu = 0, reasons = {} }, {}
   local done, excluded = {}, table.concat(options.excluded, ",")
 
-  local function launch(file)
-    local job = { file = file, specs = {}, began = now(), cpu = 0, out = os.tmpname(), report = os.tmpname() }
+  -- Starts the file's part of that number, from 0.
+  local function launch(file, part, parts)
+    local job = {
+      path = file, part = part, parts = parts, specs = {}, began = now(), cpu = 0,
+      out = os.tmpname(), report = os.tmpname(),
+    }
     local arguments = { "timeout", "-k", "10", tostring(LIMIT), "luajit", "spec/run.lua", file }
     for _, option in ipairs(options.busted) do arguments[#arguments + 1] = option end
     if excluded ~= "" then arguments[#arguments + 1] = "--exclude-tags=" .. excluded end
-    job.pid = start(arguments, {LM_SPEC_REPORT = job.report}, job.out)
+    job.file = parts > 1 and ("%s %d/%d"):format(file, part + 1, parts) or file
+    job.pid = start(arguments, {LM_SPEC_REPORT = job.report, LM_SPEC_PART = part .. "/" .. parts}, job.out)
     assert(job.pid > 0, "no process to be had")
     running[job.pid] = job
   end
@@ -133,12 +139,15 @@ return function(files, options)
 
   local count = 0
   for _, file in ipairs(files) do
-    if count == options.jobs then
-      reap()
-      count = count - 1
+    local parts = tonumber(temp.read(file[1]):match "\n%-%- parts: (%d+)\n" or 1)
+    for part = 0, parts - 1 do
+      if count == options.jobs then
+        reap()
+        count = count - 1
+      end
+      launch(file[1], part, parts)
+      count = count + 1
     end
-    launch(file[1])
-    count = count + 1
   end
   for _ = 1, count do reap() end
 
@@ -154,7 +163,7 @@ return function(files, options)
       local first = done[i]
       for _, name in ipairs { "passed", "failed", "skipped" } do all[name] = all[name] - first[name] end
       io.write(("again, alone: %s\n"):format(first.file))
-      launch(first.file)
+      launch(first.path, first.part, first.parts)
       reap()
       done[i] = table.remove(done)
       if done[i].failed == 0 then io.write(("unsteady: %s failed beside others, not alone\n"):format(first.file)) end
