@@ -99,6 +99,7 @@ struct lm_node {
   bool saves;           /* true if it saves any tensor */
   bool fetches;         /* true if a saved tensor may be a placeholder */
   bool needs_recompute; /* true if its recompute part must compute its saved tensors again first */
+  bool widens;          /* true if a formula recorded it that reads half precision and rounds once */
   uint16_t given;       /* LM_NODE_OP: bit k: the op's k-th tensor argument was not NULL */
   int16_t op;           /* LM_NODE_OP: the lm_op_id */
   uint16_t block;

@@ -101,17 +101,6 @@ static lm_status widen_results(lm_rule *r, lm_tensor **y) {
 
 static bool is_half(lm_dtype d) { return d == LM_F16 || d == LM_BF16; }
 
-/* Returns whether a node of float32 results was recorded by a formula that reads half precision. */
-static bool has_widened(const lm_node *n) {
-  const lm_op *op = &lm_ops[n->op];
-  bool any = false;
-  for (int k = 0; k < op->ntensor && !any; k++) {
-    const lm_tensor *t = LM_ARG_TENSOR(n->payload, op->tensor[k]);
-    any = t && is_half((lm_dtype)t->dtype);
-  }
-  return any && n->out[0].meta.dtype == LM_F32;
-}
-
 static const lm_meta *argument_meta(lm_rule *r, int k) {
   static const lm_meta none;
   lm_edge e = k < r->node->nedge ? r->node->edge[k] : (lm_edge){NULL, 0};
@@ -156,7 +145,7 @@ static lm_status op_gradients(lm_node *n, lm_tensor *const *g, const lm_grad_req
   lm_rule r = {.op = (lm_op_id)n->op, .args = n->payload, .node = n, .g = g, .y = n->result};
   const lm_dtype own = (lm_dtype)n->out[0].meta.dtype;
   const bool half = is_half(own) && (op->widens || (create_graph && op->kind == LM_POINTWISE));
-  bool joint = false, wide = half || has_widened(n);
+  bool joint = false, wide = half || n->widens;
   lm_tensor *parts[LM_MAX_OUTS] = {NULL};
   const lm_autocast mode = wide ? lm_widen_begin() : lm_autocast_get();
   lm_expr_begin(&r.e);

@@ -75,6 +75,7 @@ static lm_status new_node(lm_op_id id, const void *args, const input_scan *s, co
   LM_OWNED_NODE *node = NULL;
   NEED(lm_node_new(LM_NODE_OP, op->outs, op->ntensor + (rules->each ? (int)n : 0), bytes, &node));
   node->op = (int16_t)id;
+  node->widens = lm_halves_widen;
   memcpy(node->payload, args, op->size);
   for (int k = 0; k < op->ntensor; k++) LM_ARG_TENSOR(node->payload, op->tensor[k]) = NULL;
   lm_list *saved_list = op->list >= 0 ? (lm_list *)((char *)node->payload + op->list) : NULL;
