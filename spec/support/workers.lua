@@ -41,7 +41,7 @@ local function start(arguments, env, out)
   if pid ~= 0 then return pid end
   C.setsid()
   C.prctl(1, ffi.cast("long", 15)) -- PR_SET_PDEATHSIG, SIGTERM
-  for name, value in pairs(env) do C.setenv(name, value, 0) end
+  for name, value in pairs(env) do C.setenv(name, value, 1) end
   local fd = C.open(out, 1089, ffi.cast("int", 420)) -- O_WRONLY | O_CREAT | O_APPEND
   C.dup2(C.open("/dev/null", 0), 0)
   C.dup2(fd, 1)
@@ -139,7 +139,11 @@ return function(files, options)
 
   local count = 0
   for _, file in ipairs(files) do
-    local parts = tonumber(temp.read(file[1]):match "\n%-%- parts: (%d+)\n" or 1)
+    local parts = 1
+    for line in io.lines(file[1]) do -- the comment at its head
+      if not line:find "^%-%-" then break end
+      parts = tonumber(line:match "^%-%- parts: (%d+)$") or parts
+    end
     for part = 0, parts - 1 do
       if count == options.jobs then
         reap()

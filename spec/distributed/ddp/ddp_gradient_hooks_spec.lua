@@ -72,6 +72,7 @@ describe("post-accumulate hooks under DistributedDataParallel", function()
         local hooked, changed = %s
         hooked:register_post_accumulate_grad_hook(function() lm.no_grad(function() changed:add_(1) end) end)
         local n = DDP(net)
+        lm.dist.barrier() -- both have n before one fails
         print(message(function() n(lm.ones { 1, 2 }):sum():backward() end))
         os.exit(0, true)
       ]]):format(case))

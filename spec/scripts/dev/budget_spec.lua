@@ -1,4 +1,4 @@
--- scripts/dev/budget: a folder above its budget, or without one, fails.
+-- scripts/dev/budget: lines above a budget, or a budget that rises unsaid, fail.
 local temp = require "spec.support.temp"
 
 describe("scripts/dev/budget #lua", function()
@@ -16,30 +16,46 @@ describe("scripts/dev/budget #lua", function()
     return temp.run(folder, ("luajit %s/scripts/dev/budget %s"):format(folder, option or ""))
   end
   local function set(text) temp.write(folder .. "/scripts/dev/budget.txt", text) end
-  local FITS = "kernels/ 3\nlua/luminary/ 3\nlua/luminary/nn/ 3\nsrc/base/ 3\nsrc/op/ 4\ntorch7/lua/ 3\n"
+  local FITS = "15 src kernels lua\n3 torch7/lua\n"
 
-  it("passes where each folder is within its budget; pages of help do not count", function()
-    set(FITS)
+  it("passes within the budgets; pages of help do not count", function()
+    set "17 src kernels lua\n3 torch7/lua\n"
     local ok, text = budget()
     assert(ok, text)
-    assert.matches("\nsrc/op/ +3 +4 +%+1\n", text)
-    assert.matches("\nin all +18\n$", text)
-    assert.not_matches("ABOVE", text)
+    assert.matches("\nsrc/op/ +3\n", text)
+    assert.matches("\nsrc kernels lua +15 of 17\n", text)
+    assert.not_matches("above", text)
   end)
 
-  it("fails where one is above it, or has none", function()
-    for from, to in pairs { ["src/base/ 3"] = "src/base/ 2", ["kernels/ 3\n"] = "" } do
+  it("fails above one, or without one", function()
+    for from, to in pairs { ["15 src"] = "14 src", ["3 torch7/lua\n"] = "" } do
       set((FITS:gsub(from, to)))
       local ok, text = budget()
       assert.is_false(ok)
-      assert.matches(from:match "^%S+" .. " +3 +%d +%-%d  ABOVE ITS BUDGET\n", text)
-      assert.matches("Raising a budget is a line of budget.txt in the commit", text, 1, true)
+      assert.matches(": %d lines above the budget\n", text)
     end
   end)
 
-  it("--set writes the present lines, which then fit", function()
-    set ""
-    assert.is_true((budget "--set"))
-    assert.equal((FITS:gsub("op/ 4", "op/ 3")), temp.read(folder .. "/scripts/dev/budget.txt"))
+  it("--set lowers them to the present lines, and never raises one", function()
+    set "17 src kernels lua\n2 torch7/lua\n"
+    budget "--set"
+    assert.equal((FITS:gsub("3 torch7", "2 torch7")), temp.read(folder .. "/scripts/dev/budget.txt"))
+  end)
+
+  it("fails where a commit raised one without saying by how much", function()
+    local function git(arguments)
+      assert(temp.run(folder, ("git -C %s -c user.name=a -c user.email=a@b.c %s"):format(folder, arguments)))
+    end
+    git "init -q"
+    set "15 src kernels lua\n3 torch7/lua\n"
+    git "add -A"
+    git "commit -qm first"
+    set "20 src kernels lua\n3 torch7/lua\n"
+    git "commit -qam raised"
+    local ok, text = budget()
+    assert.is_false(ok)
+    assert.matches("raised the budget by 5, and states 0\n", text, 1, true)
+    git "commit -q --amend -m raised -m 'budget: +5'"
+    assert(budget())
   end)
 end)
