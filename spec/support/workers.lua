@@ -140,7 +140,7 @@ return function(files, options)
   local count = 0
   for _, file in ipairs(files) do
     local parts = 1
-    for line in io.lines(file[1]) do -- the comment at its head
+    for line in temp.read(file[1]):gmatch "[^\n]+" do -- the comment at its head
       if not line:find "^%-%-" then break end
       parts = tonumber(line:match "^%-%- parts: (%d+)$") or parts
     end
