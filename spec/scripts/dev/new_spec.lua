@@ -1,4 +1,4 @@
--- scripts/dev/new: each kind is written to its places, and its spec fails until it is filled in.
+-- scripts/dev/new: each kind is written to its files, and its spec fails until it is filled in.
 local temp = require "spec.support.temp"
 
 describe("scripts/dev/new #lua", function()
