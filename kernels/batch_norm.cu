@@ -401,8 +401,8 @@ enum { LM_SEAM_BLOCK = 256, LM_SEAM_FLIGHT = 4 };
 
 /* Copies the coefficients of channel plane % c; planes are counted through all images. */
 template <class M>
-LM_DEVICE void lm_coefficients_of(const lm_seam_grid &grid, uint32_t plane, const lm_compute<typename M::stored> *k,
-                                  lm_compute<typename M::stored> *own) {
+LM_DEVICE void lm_read_coefficients(const lm_seam_grid &grid, uint32_t plane, const lm_compute<typename M::stored> *k,
+                                    lm_compute<typename M::stored> *own) {
   uint32_t channel;
   lm_divide_rest(plane, grid.channels, &channel);
   LM_UNROLL
@@ -425,8 +425,8 @@ LM_KERNEL void __launch_bounds__(LM_SEAM_BLOCK)
     if (at + V > grid.n) break;
     lm_compute<typename M::stored> own[M::COEFFICIENTS], next[M::COEFFICIENTS] = {};
     uint32_t plane = lm_divide_rest(at, grid.plane, &rest), left = grid.plane.divisor - rest;
-    lm_coefficients_of<M>(grid, plane, k, own);
-    if (left < V) lm_coefficients_of<M>(grid, plane + 1, k, next);
+    lm_read_coefficients<M>(grid, plane, k, own);
+    if (left < V) lm_read_coefficients<M>(grid, plane + 1, k, next);
     lm_pack<typename M::stored, V> out;
     LM_UNROLL
     for (int v = 0; v < V; v++) {
@@ -441,7 +441,7 @@ LM_KERNEL void __launch_bounds__(LM_SEAM_BLOCK)
   uint32_t at = grid.n - grid.n % V + threadIdx.x; /* fewer than V are left, one for each thread */
   if (blockIdx.x + 1 < gridDim.x || at >= grid.n) return;
   lm_compute<typename M::stored> own[M::COEFFICIENTS];
-  lm_coefficients_of<M>(grid, lm_divide(at, grid.plane), k, own);
+  lm_read_coefficients<M>(grid, lm_divide(at, grid.plane), k, own);
   lm_pack<typename M::stored, 1> out = {lm_put<typename M::stored>(map.value(map.template load<1>(at), 0, own))};
   lm_store(y + at, out);
   if constexpr (M::MASKS) map.put_mask(at, out);
@@ -470,18 +470,18 @@ static lm_plane_grid plane_grid(const lm_norm_shape *s, int V, int parts) {
 
 /* Returns the number of elements in the widest packs that divide what is contiguous: 16 bytes, 8 of a 16-bit dtype (14
  * x 14), or one element. */
-static int width_of(const lm_norm_shape *s) {
+static int pack_width(const lm_norm_shape *s) {
   int64_t together = s->run == 1 ? s->c : s->run;
   int full = s->dtype == LM_F64 ? 2 : s->dtype == LM_F32 ? 4 : 8;
   return together % full == 0 ? full : full == 8 && together % 4 == 0 ? 4 : 1;
 }
 
-/* Returns the pack's elements as width_of, or 1 if a or b is not aligned to 16 bytes. */
+/* Returns the pack's elements as pack_width, or 1 if a or b is not aligned to 16 bytes. */
 static int width_at(const lm_norm_shape *s, const void *a, const void *b) {
-  return lm_is_packed(a) && lm_is_packed(b) ? width_of(s) : 1;
+  return lm_is_packed(a) && lm_is_packed(b) ? pack_width(s) : 1;
 }
 
-/* Calls f with lm_width<V>, V a width that width_of returns. */
+/* Calls f with lm_width<V>, V a width that pack_width returns. */
 template <class T, class F>
 static int for_width(int width, F f) {
   constexpr int FULL = lm_full_pack<T>::V, HALF = FULL == 8 ? 4 : 1;
@@ -491,7 +491,7 @@ static int for_width(int width, F f) {
 
 int lm_norm_parts(const lm_norm_shape *s) {
   if (s->run != 1) return plane_parts(s, 8 * (int64_t)s->processors, 4 * LM_PLANES_BLOCK);
-  return lm_column_parts(s->count, s->c, width_of(s), LM_COLUMNS_BLOCK, 2 * (int64_t)s->processors);
+  return lm_column_parts(s->count, s->c, pack_width(s), LM_COLUMNS_BLOCK, 2 * (int64_t)s->processors);
 }
 
 template <class S>
@@ -567,7 +567,7 @@ template <class M>
 static int launch_map(const lm_norm_shape *s, const M &map, bool aligned, const void *coefficients,
                       typename M::stored *y, void *stream) {
   typedef lm_compute<typename M::stored> A;
-  int width = aligned ? width_of(s) : 1;
+  int width = aligned ? pack_width(s) : 1;
   enum { BLOCK = LM_PLANES_BLOCK, EACH = 16 /* packs of a thread, in large tensors */ };
   if (s->count == 0) return 0;
   /* Packs of half the size that stay within a plane are faster, since they load no coefficients again. */

@@ -48,7 +48,7 @@ LM_GAMMA double lm_digamma(double x) {
   return x < 0.5 ? (x - x == 0 ? low : NAN) : value;
 }
 
-/* Returns trigamma(x). Below t = 8 the sum of 1 / (y + k)^2 is (p' / p)^2 - p'' / p of p = y (y + 1) … (y + 7). */
+/* Returns trigamma(x). For y < 8 adds 1 / (y + k)^2, k = 0 … 7: (p' / p)^2 - p'' / p for p = y (y + 1) … (y + 7). */
 LM_GAMMA double lm_trigamma(double x) {
   double y = x < 0.5 ? 1 - x : x, p = y, slope = 1, bend = 0;
   for (int k = 1; k < 8; k++) {

@@ -142,10 +142,10 @@ static int lm_grid_for(const lm_grid_call *s, F f) {
   });
 }
 
-static int64_t parts_of(const lm_grid_call *s) { return (s->c + LM_GRID_CHANNELS - 1) / LM_GRID_CHANNELS; }
+static int64_t channel_parts(const lm_grid_call *s) { return (s->c + LM_GRID_CHANNELS - 1) / LM_GRID_CHANNELS; }
 
 int lm_k_grid_forward(const lm_grid_call *call, void *stream) {
-  int64_t parts = parts_of(call), count = call->n * parts * call->p;
+  int64_t parts = channel_parts(call), count = call->n * parts * call->p;
   return lm_grid_for(call, [=](auto t, auto shape) {
     return lm_launch_each(lm_grid_forward_kernel<decltype(t), decltype(shape)>, count, LM_GRID_BLOCK, stream, *call,
                           count, parts);
@@ -153,7 +153,7 @@ int lm_k_grid_forward(const lm_grid_call *call, void *stream) {
 }
 
 int lm_k_grid_input(const lm_grid_call *call, float *sums, void *stream) {
-  int64_t parts = parts_of(call), count = call->n * parts * call->p, all = call->n * call->c * call->m;
+  int64_t parts = channel_parts(call), count = call->n * parts * call->p, all = call->n * call->c * call->m;
   return lm_grid_for(call, [=](auto t, auto shape) {
     typedef decltype(t) T;
     return lm_sum_into<T>(call->x, sums, all, stream, [&](lm_compute<T> *sum) {

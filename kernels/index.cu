@@ -55,7 +55,7 @@ static int lm_for_unit(int bytes, F f) {
 
 int lm_index_pick(void *stream, int unit, const lm_dims *dims, const lm_index_list *index_list, const void *x,
                   void *out, lm_bad bad) {
-  int64_t n = lm_dims_count(dims);
+  int64_t n = lm_dims_numel(dims);
   return lm_for_unit(unit, [=](auto u) {
     typedef decltype(u) U;
     return lm_launch(n < LM_NARROW ? lm_pick_units<U, false> : lm_pick_units<U, true>, lm_blocks(n, TILE, INT32_MAX),
@@ -115,7 +115,7 @@ LM_KERNEL void lm_scatter_units(int64_t n, int how, lm_dims_loops<3> dims, lm_in
 
 int lm_index_scatter(void *stream, int dtype, int how, const lm_dims *dims, const lm_index_list *index_list, void *sums,
                      const void *src, lm_bad bad) {
-  int64_t n = lm_dims_count(dims);
+  int64_t n = lm_dims_numel(dims);
   return lm_for_dtype(dtype, [=](auto t) {
     typedef decltype(t) T;
     typedef lm_index_sum_type<T> S;
@@ -136,7 +136,7 @@ LM_KERNEL void lm_write_units(int64_t n, lm_dims_loops<3> dims, lm_index_list in
 
 int lm_index_write(void *stream, int width, const lm_dims *dims, const lm_index_list *index_list, void *x,
                    const void *src, lm_bad bad) {
-  int64_t n = lm_dims_count(dims);
+  int64_t n = lm_dims_numel(dims);
   return lm_for_width(width, [=](auto u) {
     typedef decltype(u) U;
     return lm_launch_each(n < LM_NARROW ? lm_write_units<U, false> : lm_write_units<U, true>, n, THREADS, stream, n,
@@ -227,7 +227,7 @@ LM_KERNEL void lm_put_units(int64_t n, int64_t columns, lm_divider by_columns, l
 }
 
 int lm_index_put(void *stream, const lm_rows *rows, const lm_sorted *entries) {
-  int64_t columns = lm_dims_count(&rows->columns), n = entries->n * columns;
+  int64_t columns = lm_dims_numel(&rows->columns), n = entries->n * columns;
   return lm_for_unit(rows->unit, [=](auto u) {
     typedef decltype(u) U;
     return lm_launch_each(n < LM_NARROW ? lm_put_units<U, false> : lm_put_units<U, true>, n, THREADS, stream, n,
@@ -311,7 +311,7 @@ static size_t lm_level_bytes(int64_t entries, int64_t columns) {
 size_t lm_index_sum_scratch(const lm_rows *rows, int64_t n) {
   size_t bytes = 0;
   for (int64_t tiles = lm_tiles_of(n); tiles > 1; tiles = lm_tiles_of(2 * tiles)) {
-    bytes += lm_level_bytes(2 * tiles, lm_dims_count(&rows->columns));
+    bytes += lm_level_bytes(2 * tiles, lm_dims_numel(&rows->columns));
   }
   return bytes;
 }
@@ -319,7 +319,7 @@ size_t lm_index_sum_scratch(const lm_rows *rows, int64_t n) {
 template <class T>
 static int lm_index_sum_of(void *stream, const lm_rows *rows, const lm_sorted *entries, void *scratch) {
   typedef lm_compute<T> C;
-  int64_t columns = lm_dims_count(&rows->columns), from = rows->from;
+  int64_t columns = lm_dims_numel(&rows->columns), from = rows->from;
   lm_dims_loops<2> loops = lm_dims_loops_of<2>(&rows->columns);
   lm_key_dims dims = lm_key_dims_of(rows);
   lm_sorted level = *entries;
@@ -384,6 +384,6 @@ int lm_index_unravel(void *stream, int64_t n, const int64_t *positions, int ndim
   lm_dims dims = {};
   dims.ndim = ndim;
   for (int d = 0; d < ndim; d++) dims.size[d] = size[d];
-  return lm_launch_each(lm_dims_count(&dims) < LM_NARROW ? lm_unravel_rows<false> : lm_unravel_rows<true>, n, THREADS,
+  return lm_launch_each(lm_dims_numel(&dims) < LM_NARROW ? lm_unravel_rows<false> : lm_unravel_rows<true>, n, THREADS,
                         stream, n, positions, lm_dims_loops_of<1>(&dims), out);
 }

@@ -61,7 +61,7 @@ static inline lm_dims lm_dims_of(int ndim, const int64_t *size, const bool *take
   return dims;
 }
 
-static inline int64_t lm_dims_count(const lm_dims *dims) {
+static inline int64_t lm_dims_numel(const lm_dims *dims) {
   int64_t count = 1;
   for (int d = 0; d < dims->ndim; d++) count *= dims->size[d];
   return count;

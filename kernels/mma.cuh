@@ -61,7 +61,7 @@ struct lm_lanes {
 
 /* Returns number n of a word of T. */
 template <class T>
-LM_DEVICE float lm_number_of(uint32_t word, int n) {
+LM_DEVICE float lm_unpack_half(uint32_t word, int n) {
   if constexpr (sizeof(T) == 4) {
     return __uint_as_float(word);
   } else {
@@ -83,7 +83,8 @@ LM_DEVICE void lm_mma_by_lanes(float *c, const uint32_t *a, const uint32_t *b) {
     LM_UNROLL
     for (int i = 0; i < 4; i++) {
       LM_UNROLL
-      for (int n = 0; n < 4 / (int)sizeof(T); n++) c[i] += lm_number_of<T>(x[i / 2], n) * lm_number_of<T>(y[i % 2], n);
+      for (int n = 0; n < 4 / (int)sizeof(T); n++)
+        c[i] += lm_unpack_half<T>(x[i / 2], n) * lm_unpack_half<T>(y[i % 2], n);
     }
   }
 }

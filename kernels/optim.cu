@@ -11,13 +11,9 @@ static_assert(sizeof(lm_tensor_table) + sizeof(double) * 2 <= 4096, "kernel argu
 
 /* ---- steps. E: the update of an element, generated from the optimizer's entry */
 
-template <class E, class A>
-using lm_coefficients_of = std::conditional_t<std::is_same_v<A, double>, typename E::wide, typename E::narrow>;
-
 /* Updates n elements of tensor i from `from` on, V at a time. MASK: bits of the states that exist. */
-template <class E, class T, int V, unsigned MASK, class C>
-LM_DEVICE void lm_update_chunk(const lm_optim_table &table, unsigned modes, const C &c, int i, int64_t from, int n) {
-  typedef lm_compute<T> A;
+template <class E, class T, int V, unsigned MASK, class A>
+LM_DEVICE void lm_update_chunk(const lm_optim_table &table, unsigned modes, const A *c, int i, int64_t from, int n) {
   const T *grad = (const T *)table.grad[i] + from;
   T *param = (T *)table.param[i] + from, *state[E::STATES];
   LM_UNROLL
@@ -48,11 +44,14 @@ LM_DEVICE void lm_update_chunk(const lm_optim_table &table, unsigned modes, cons
 
 template <class E, class T, unsigned MASK>
 LM_KERNEL void __launch_bounds__(LM_OPTIM_BLOCK) lm_optim_kernel(const lm_optim_table table, const lm_optim_call call) {
-  lm_coefficients_of<E, lm_compute<T>> c;
-  if (call.planned) { /* an if, since ?: would take an argument's address and so copy it to the stack */
-    E::prepare(*call.planned, &c);
-  } else {
-    E::prepare(call.coefficients, &c);
+  lm_compute<T> c[E::COEFFICIENTS];
+  LM_UNROLL
+  for (int k = 0; k < E::COEFFICIENTS; k++) { /* an if, since ?: would copy the arguments to the stack */
+    if (call.planned) {
+      c[k] = (lm_compute<T>)call.planned->of[k];
+    } else {
+      c[k] = (lm_compute<T>)call.coefficients.of[k];
+    }
   }
   int i = lm_tensor_of(table);
   int64_t from = (int64_t)(blockIdx.x - table.first[i]) * LM_OPTIM_CHUNK, rest = table.numel[i] - from;

@@ -36,5 +36,5 @@ LM_C int lm_optim_plan_replay(int family, const lm_optim_numbers *numbers, doubl
 
 /* Sets part[k] to the sum of |x|^p (p infinity: the largest |x|) of the k-th chunk of the table's `from`. */
 LM_C int lm_optim_norms(int dtype, const lm_tensor_table *table, double p, double *part, void *stream);
-/* Sets *out to the n parts joined. */
+/* Sets *out to the sum of n parts, which are sums of |x|^p; for p = inf to their largest. */
 LM_C int lm_optim_norms_join(const double *part, int64_t n, double p, double *out, void *stream);

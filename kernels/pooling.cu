@@ -178,8 +178,8 @@ LM_KERNEL void lm_pooling_max_kernel(lm_pooling p, lm_grid grid, const T *src, T
 }
 
 /* Reports an `index` outside the plane, with the element's position in row-major order of [N, C, H, W]. */
-LM_DEVICE void lm_bad_index(const lm_pooling &p, lm_bad bad, int kind, int64_t plane, int32_t y, int32_t x,
-                            int32_t channel, int64_t index) {
+LM_DEVICE void lm_fail_bad_index(const lm_pooling &p, lm_bad bad, int kind, int64_t plane, int32_t y, int32_t x,
+                                 int32_t channel, int64_t index) {
   int64_t position = ((plane * p.c + channel) * p.y.a.out + y) * p.x.a.out + x + 1;
   lm_report_bad(bad, kind, position, index, (int64_t)p.y.a.in * p.x.a.in);
 }
@@ -223,7 +223,7 @@ LM_KERNEL void lm_pooling_max_back_kernel(lm_pooling p, lm_grid grid, const T *s
         if (index.v[v] == mine) sum[v] += lm_get<A>(g.v[v]);
         if ((uint64_t)(index.v[v] - 1) >= (uint64_t)limit) wrong = v, wrong_index = index.v[v];
       }
-      if (wrong >= 0) lm_bad_index(p, bad, bad_kind, first_plane + s.plane, y, x, s.channel + wrong, wrong_index);
+      if (wrong >= 0) lm_fail_bad_index(p, bad, bad_kind, first_plane + s.plane, y, x, s.channel + wrong, wrong_index);
     }
   }
   lm_pack<T, V> out;
@@ -245,7 +245,7 @@ LM_KERNEL void lm_pooling_max_scatter_kernel(lm_pooling p, int64_t channels, con
       for (int32_t x = 0; x < p.x.a.out; x++) {
         int64_t at = p.out(plane, y, x) + channel, index = indices[at];
         if (index < 1 || index > limit) {
-          lm_bad_index(p, bad, bad_kind, plane, y, x, channel, index);
+          lm_fail_bad_index(p, bad, bad_kind, plane, y, x, channel, index);
         } else {
           sum[(index - 1) * p.c] += lm_get<lm_compute<T>>(src[at]);
         }
@@ -352,13 +352,13 @@ LM_KERNEL void lm_pooling_avg_back_kernel(lm_pooling p, lm_grid grid, const T *s
 
 /* ---- launching */
 
-static lm_line line_of(const lm_pooling_line *a) {
+static lm_line line_with_divider(const lm_pooling_line *a) {
   lm_line line = {*a, lm_divider_make((uint32_t)(a->stride > 0 ? a->stride : 1))};
   return line;
 }
 
 static lm_pooling pool_of(const lm_pooling_job *job) {
-  lm_pooling p = {line_of(&job->y), line_of(&job->x), job->c, job->count_padding};
+  lm_pooling p = {line_with_divider(&job->y), line_with_divider(&job->x), job->c, job->count_padding};
   return p;
 }
 

@@ -377,8 +377,8 @@ static inline lm_reduce_grid lm_reduce_grid_of(const lm_reduce_job *job) {
   g.x = job->x;
   g.results = lm_reduce_axes_of<2>(&job->results);
   g.segments = lm_reduce_axes_of<1>(&segments);
-  g.result_count = lm_dims_count(&job->results);
-  g.segment_count = lm_dims_count(&segments);
+  g.result_count = lm_dims_numel(&job->results);
+  g.segment_count = lm_dims_numel(&segments);
   g.out_step = job->results.ndim > 0 ? job->results.stride[1][job->results.ndim - 1] : 0;
   g.each = job->each, g.piece = job->piece, g.cuts = lm_long_divider_make(job->cuts);
   g.lanes = job->lanes, g.groups = job->groups, g.parts = job->parts;

@@ -13,7 +13,7 @@ template <class X, class Y>
 using lm_rescale_real = std::conditional_t<lm_is_any<double, X, Y>, double, float>;
 
 template <class X, class Y, int V>
-LM_DEVICE bool lm_rescale_pack(const X *from, Y *to, double factor) {
+LM_DEVICE bool lm_rescale_one_pack(const X *from, Y *to, double factor) {
   typedef lm_rescale_real<X, Y> real;
   lm_pack<X, V> x = lm_load<V>(from);
   lm_pack<Y, V> y;
@@ -40,9 +40,9 @@ LM_KERNEL void __launch_bounds__(LM_RESCALE_BLOCK)
   int whole = ((uintptr_t)from | (uintptr_t)to) % 16 == 0 ? n / V * V : 0;
   bool bad = false;
   for (int at = (int)threadIdx.x * V; at < whole; at += LM_RESCALE_BLOCK * V)
-    bad = lm_rescale_pack<X, Y, V>(from + at, to + at, factor) || bad;
+    bad = lm_rescale_one_pack<X, Y, V>(from + at, to + at, factor) || bad;
   for (int at = whole + (int)threadIdx.x; at < n; at += LM_RESCALE_BLOCK)
-    bad = lm_rescale_pack<X, Y, 1>(from + at, to + at, factor) || bad;
+    bad = lm_rescale_one_pack<X, Y, 1>(from + at, to + at, factor) || bad;
   if (bad && found) *found = 1; /* all threads write the same value */
 }
 

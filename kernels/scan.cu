@@ -192,7 +192,7 @@ LM_KERNEL void lm_scan_columns(lm_scan_lines lines, F f, typename F::state *tota
 template <class F>
 static int lm_scan_launch(const lm_scan_job *job, F f, void *stream) {
   lm_scan_lines lines = {
-      lm_dims_loops_of<LM_SCAN_SIDES>(&job->lines), lm_dims_count(&job->lines), job->n, {}, {}, job->parts, 0};
+      lm_dims_loops_of<LM_SCAN_SIDES>(&job->lines), lm_dims_numel(&job->lines), job->n, {}, {}, job->parts, 0};
   for (int s = 0; s < LM_SCAN_SIDES; s++) {
     lines.step[s] = job->reverse ? -job->step[s] : job->step[s];
     lines.first[s] = job->reverse ? (job->n - 1) * job->step[s] : 0;

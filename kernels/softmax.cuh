@@ -1,4 +1,4 @@
-/* Shares code between softmax and cross entropy: sums of exponentials, and lines that several threads read. */
+/* Shares code between softmax and cross entropy: sums of exponentials, and rows that several threads read. */
 #pragma once
 
 #include "reduce.cuh"

@@ -212,7 +212,7 @@ static int lm_topk_lines_of(void *stream, const lm_topk *t) {
   while (size < held) size *= 2;
   while (threads < LINE_THREADS && threads < (t->n <= LM_TOPK_BLOCK ? size / 2 : t->n)) threads *= 2;
   size_t shared = (size_t)size * (sizeof(lm_topk_key<T>) + sizeof(uint32_t));
-  return lm_launch(lm_topk_block<T>, (unsigned)lm_dims_count(&t->lines), threads, shared, stream, lm_topk_job_of<T>(t),
+  return lm_launch(lm_topk_block<T>, (unsigned)lm_dims_numel(&t->lines), threads, shared, stream, lm_topk_job_of<T>(t),
                    size);
 }
 
@@ -258,15 +258,15 @@ int lm_kth_lines(void *stream, const lm_topk *t) {
     typedef decltype(e) T;
     int threads = LM_WARP;
     while (threads < LINE_THREADS && threads < t->n) threads *= 2;
-    return lm_launch(lm_kth_block<T>, (unsigned)lm_dims_count(&t->lines), threads, 0, stream, lm_topk_job_of<T>(t));
+    return lm_launch(lm_kth_block<T>, (unsigned)lm_dims_numel(&t->lines), threads, 0, stream, lm_topk_job_of<T>(t));
   });
 }
 
 /* ---- searchsorted */
 
 template <class T>
-LM_KERNEL void lm_search_sorted_of(const T *rows, int64_t n, const T *values, int64_t count, int64_t each, bool right,
-                                   int64_t *out) {
+LM_KERNEL void lm_search_sorted_kernel(const T *rows, int64_t n, const T *values, int64_t count, int64_t each,
+                                       bool right, int64_t *out) {
   int64_t u = lm_thread();
   if (u >= count) return;
   const T *row = each < 0 ? rows : rows + u / each * n, v = values[u];
@@ -286,8 +286,8 @@ int lm_search_sorted(void *stream, int dtype, const void *rows, int64_t n, const
                      int64_t each, bool right, int64_t *out) {
   auto search = [=](auto t) {
     typedef decltype(t) T;
-    return lm_launch_each(lm_search_sorted_of<T>, count, THREADS, stream, (const T *)rows, n, (const T *)values, count,
-                          each, right, out);
+    return lm_launch_each(lm_search_sorted_kernel<T>, count, THREADS, stream, (const T *)rows, n, (const T *)values,
+                          count, each, right, out);
   };
   return dtype == LM_F32 ? search(float{}) : dtype == LM_F64 ? search(double{}) : search(int64_t{});
 }

@@ -16,7 +16,8 @@ local function listed(command)
   return paths
 end
 
-local pages = listed "ls README.md; git ls-files 'docs/*.md' 2>/dev/null || find docs -name '*.md'"
+local pages = listed(
+  "ls README.md; find docs -name '*.md' -not -path 'docs/reference/*' -not -path 'docs/status/rows/*'")
 local parsed = {}
 local function parse(path)
   parsed[path] = parsed[path] or markdown.parse(temp.read(path))

@@ -1,5 +1,7 @@
 -- lm.prepare: the same results as the module, renewal after changes, and what runs as it is.
 local lm = require "luminary"
+local serialization = require "luminary.mp.serialization"
+local temp = require "spec.support.temp"
 local nn, F = lm.nn, lm.nn.functional
 
 local function near(a, b) return lm.allclose(a, b, {rtol = 1e-5, atol = 1e-5}) end
@@ -207,6 +209,100 @@ describe("lm.prepare", function()
     lm.dist.destroy_process_group()
   end)
 
+  it("records in work that grows with the number of ops, and not with its square #unsanitized", function()
+    if os.execute "command -v valgrind >/dev/null" ~= 0 then return pending "no valgrind" end
+    local program = os.tmpname()
+    temp.write(program, [[
+      jit.off()
+      local core, n = require("luminary").core, tonumber(arg[1])
+      local x = core.ops.ones {2}
+      local tape, y = core.record_ops(function(list)
+        local y = list[1]
+        for _ = 1, n do y = y + x end
+        return y
+      end, {x:clone()})
+      print("ops:", #core.plan_new(tape, {y}):ops())
+    ]])
+    local function instructions(n)
+      local pipe = io.popen(("LM_CPU_LEVEL=1 valgrind --tool=cachegrind --cache-sim=no --cachegrind-out-file=/dev/null "
+        .. "--smc-check=all-non-file luajit %s %d 2>&1"):format(program, n))
+      local text = pipe:read "*a"
+      pipe:close()
+      assert.matches("ops:%s+" .. n .. "\n", text)
+      return tonumber((text:match "I +refs: +([%d,]+)":gsub(",", "")))
+    end
+    local least = instructions(1)
+    local small, large = instructions(1000) - least, instructions(4000) - least
+    os.remove(program)
+    assert.is_true(large < 6 * small, ("%d instructions for 1,000 ops, %d for 4,000"):format(small, large))
+  end)
+
+  it("bounds a recording at 100,000 ops", function()
+    local function sum(x, n)
+      for _ = 1, n do x = x + 1 end
+      return x
+    end
+    local run, state = lm.prepare(sum)
+    assert.equal(1e5, quietly(run, lm.zeros(1), 1e5):item())
+    assert.equal(1e5, run(lm.zeros(1), 1e5):item())
+    assert.is_nil(state.reason)
+    assert.equal(100001, quietly(run, lm.zeros(1), 100001):item())
+    assert.equal("it calls more than 100000 ops, the most of a recording", state.reason)
+    assert.equal(100002, quietly(run, lm.ones(1), 100001):item())
+    local tape = lm.core.record_ops(function(list) return sum(list[1], 100002) end, {lm.zeros(1)})
+    assert.equal(100000, #(tape:steps()))
+    tape:close()
+  end)
+
+  it("can be sent to other threads before and after calls, and records again there", function()
+    local net, x = small_net(), lm.randn(2, 3, 9, 9)
+    local y = plain(net, x)
+    for calls = 0, 2 do
+      local run, state = lm.prepare(net)
+      for _ = 1, calls do run(x) end
+      local there, its = unpack(serialization.decode(serialization.encode("spec", {run, state}, {})))
+      for _ = 1, 3 do assert.is_true(near(y, there(x)) and near(y, run(x))) end
+      assert.is_true(its ~= state and its.plan ~= state.plan)
+      assert.is_true(its.recordings == 1 and state.recordings == 1)
+    end
+  end)
+
+  it("can be sent to other processes, where memory of the parameters moves, and records again", function()
+    for calls = 0, 2 do
+      local net, x = small_net(), lm.randn(2, 3, 9, 9)
+      local y = plain(net, x)
+      local run, state = lm.prepare(net)
+      for _ = 1, calls do run(x) end
+      local from = net[1].weight:data_ptr()
+      serialization.encode("spec", {run, net, state}, {processes = true})
+      assert.is_true(from ~= net[1].weight:data_ptr() and net[1].weight:is_shared())
+      for _ = 1, 2 do assert.is_true(near(y, run(x))) end
+      assert.equal(calls > 0 and 2 or 1, state.recordings)
+    end
+  end)
+
+  it("is what lm.compile does where no gradient is recorded", function()
+    local net, x = small_net(), lm.randn(2, 3, 9, 9)
+    local run, state = lm.compile(net)
+    local want = net(x)
+    assert.is_true(lm.equal(want, run(x)))
+    assert.equal(0, state.recordings)
+    assert.equal("the backward pass of a module is not captured with it; compile the complete step", state.reason)
+    for _ = 1, 3 do assert.is_true(near(want, lm.no_grad(run, x))) end
+    assert.equal(1, state.recordings)
+    assert.is_nil(state.reason)
+    lm.no_grad(function() net[1].weight:mul_(2) end)
+    assert.is_true(near(plain(net, x), lm.no_grad(run, x)))
+    local scaled, scales = lm.compile(function(t, factor) return t.x * factor end)
+    for _, dtype in ipairs {"bfloat16", "float16", "float32"} do
+      for _ = 1, 2 do assert.is_true(lm.equal(x:to(dtype) * 3, lm.no_grad(scaled, {x = x:to(dtype)}, 3))) end
+    end
+    assert.equal(3, scales.recordings)
+    local draw, drawn = lm.compile(function(a) return F.dropout(a, 0.5, true) end)
+    quietly(function() lm.no_grad(draw, x) end)
+    assert.matches("dropout draws random numbers", drawn.reason, 1, true)
+  end)
+
   it("refuses wrong arguments", function()
     assert.has_error(function() lm.prepare(3) end)
     local run = lm.prepare(function(x) return x * 2 end)
@@ -321,6 +417,39 @@ describe("lm.prepare", function()
     end
   end)
 
+  it("records autocast's casts, and casts weights once", function()
+    local net = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten(), nn.Linear(392, 16),
+      nn.LayerNorm(16), nn.GELU(), nn.Linear(16, 4), nn.LogSoftmax(-1)):eval()
+    local function f(x)
+      local y = net(x)
+      return y, F.cross_entropy(y, lm.tensor({1, 2}, {dtype = "int64"})), (y:t():matmul(y) + y[1]):softmax(1)
+    end
+    local run, state = lm.prepare(f)
+    local inner = lm.prepare(function(x) return lm.autocast({device_type = "cpu", dtype = "bfloat16"}, f, x) end)
+    local function within(dtype, g, x) return lm.autocast({device_type = "cpu", dtype = dtype}, g, x) end
+    local function check(dtype, x, g)
+      local want = {plain(function(a) return within(dtype, f, a) end, x)}
+      local got = g and {g(x)} or {within(dtype, run, x)}
+      for i = 1, 3 do assert.is_true(want[i].dtype == got[i].dtype and lm.equal(want[i], got[i])) end
+    end
+    for _ = 1, 3 do
+      for _, dtype in ipairs {"bfloat16", "float16"} do
+        check(dtype, lm.randn(2, 3, 9, 9))
+        check(dtype, lm.randn(2, 9, 9, 3):permute(1, 4, 2, 3))
+      end
+      check("bfloat16", lm.randn(2, 3, 9, 9), inner)
+      local x = lm.randn(2, 3, 9, 9)
+      assert.is_true(near(plain(f, x), (run(x))))
+    end
+    assert.equal(5, state.recordings)
+    lm.no_grad(function() net[5].weight:mul_(2) end)
+    check("bfloat16", lm.randn(2, 3, 9, 9))
+    check("bfloat16", lm.randn(2, 3, 9, 9), inner)
+    local linear, casts = lm.prepare(nn.Linear(16, 4):eval())
+    within("bfloat16", linear, lm.ones(2, 16))
+    assert.same({"to_copy", "linear"}, casts.plan:ops())
+  end)
+
   it("leaves other dtypes as they are", function()
     local net = nn.Sequential(nn.Conv2d(2, 3, 3), nn.BatchNorm2d(3), nn.ReLU()):double():eval()
     local x = lm.randn({1, 2, 5, 5}, {dtype = "float64"})
@@ -379,6 +508,20 @@ describe("lm.prepare", function()
       assert.is_true(near(plain(copy, x), run(x)))
     end)
   end
+
+  it("packs weights that few rows are multiplied by, which is not worth it for one call", function()
+    for _, rows in ipairs {5, 8, 16} do
+      local net, x = nn.Linear(256, 256):eval(), lm.randn(rows, 256)
+      local exact = plain(net:clone():double(), x:double())
+      local run = lm.prepare(net, x)
+      collectgarbage()
+      collectgarbage()
+      local made = lm.memory_allocated()
+      assert.is_true(near(exact:float(), run(x)))
+      collectgarbage()
+      assert.is_true(lm.memory_allocated() - made >= 4 * 256 * 256)
+    end
+  end)
 
   it("drops packed weights with their plans", function()
     local net, x = nn.Linear(96, 200):eval(), lm.randn(40, 96)

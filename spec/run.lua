@@ -1,12 +1,14 @@
 -- Runs the specs under luajit with busted.
 --   luajit spec/run.lua [options] [files, folders, or names: ops, ops_spec, cuda/memory]
 -- One file runs in this process, which closes the Lua state at the end so that leaks show. Of several, each runs in a
--- process of its own, two for each CPU at once, since many wait (spec/support/workers.lua).
+-- process of its own, two for each CPU at once, and up to six while CPUs are idle (spec/support/workers.lua). Specs
+-- find this tree's build as after `. build/env`, unless LUA_CPATH names another.
 --   --jobs=N       that many at once, in processes of their own even if there is one file
 --   --again=N      if specs of at most N files failed and none crashed, those files run once more, alone, which counts
 --   --slowest[=N]  at the end the N (20) slowest specs and files
 --   --sanitized    leaves out specs tagged #unsanitized (too slow or large under sanitizers) and #lua (no C of ours, or
---                  none that other specs do not call); sets LM_SPEC_SANITIZED=1, with which random cases are fewer
+--                  none that other specs do not call), and the files of LUA_OVER_C unless they are named; sets
+--                  LM_SPEC_SANITIZED=1, with which random cases are fewer
 --   --except=NAMES files to leave out, named as above, with commas between
 --   --times        only the files with bounds on time (spec/support/time.lua), one after the other, and judges them;
 --                  without it no bound on time is judged, and specs that are nothing else, tagged #time, are left out
@@ -20,12 +22,34 @@ ffi.C.chdir((arg[0]:match "^(.*)/[^/]*$" or ".") .. "/..")
 local moved = before ~= ffi.string(ffi.C.getcwd(ffi.new "char[4096]", 4096))
 local function given(path) return moved and path:sub(1, 1) ~= "/" and before .. "/" .. path or path end
 
+local function refuse(...)
+  io.stderr:write("run.lua: ", string.format(...), "\n")
+  os.exit(1)
+end
+if not package.searchpath("busted.runner", package.path) then
+  refuse("there is no busted for LuaJIT: scripts/setup --dev installs it, or luarocks --lua-version 5.1 install busted")
+end
+local tree = ffi.string(ffi.C.getcwd(ffi.new "char[4096]", 4096))
+if not package.searchpath("luminary.core", os.getenv "LUA_CPATH" or "") then
+  local modules = ("%s/lua/?.lua;%s/lua/?/init.lua;"):rep(2):format(tree, tree, tree .. "/torch7", tree .. "/torch7")
+  local libraries = tree .. "/build/lib/?.so;"
+  if package.searchpath("luminary.core", libraries) then
+    package.path, package.cpath = modules .. package.path, libraries .. package.cpath
+    ffi.C.setenv("LUA_PATH", modules .. (os.getenv "LUA_PATH" or ";"), 1)
+    ffi.C.setenv("LUA_CPATH", libraries .. (os.getenv "LUA_CPATH" or ";"), 1)
+    ffi.C.setenv("PATH", tree .. "/bin:" .. os.getenv "PATH", 1)
+  elseif not package.searchpath("luminary.core", package.cpath) then
+    refuse("there is no build: scripts/setup --dev --no-install makes it")
+  end
+end
+
 local options, passed, files, excluded, except = {}, {}, {}, {}, {}
 for _, a in ipairs(arg) do
   local name, value = a:match("^%-%-([%w-]+)=?(.*)$")
   if name == "jobs" or name == "slowest" or name == "again" then
     options[name] = tonumber(value) or 20
   elseif name == "sanitized" then
+    options.sanitized = true
     excluded[#excluded + 1] = "unsanitized,lua"
     ffi.C.setenv("LM_SPEC_SANITIZED", "1", 1)
   elseif name == "times" then
@@ -64,8 +88,7 @@ local function files_of(name)
     end
   end
   if not found[1] then
-    io.stderr:write(("run.lua: there is no spec file, folder or name '%s'\n"):format(name))
-    os.exit(1)
+    refuse("there is no spec file, folder or name '%s'", name)
   end
   return found
 end
@@ -73,9 +96,28 @@ local left_out = {}
 for _, name in ipairs(except) do
   for _, path in ipairs(files_of(name)) do left_out[path] = true end
 end
-for _, name in ipairs(#files > 0 and files or {"spec", "torch7/spec"}) do
-  for _, path in ipairs(files_of(name)) do
-    if not left_out[path] then list[#list + 1] = path end
+-- Patterns of files whose C other files call, too: Lua over ops and collectives (layers divided over ranks, networks,
+-- distributions, metrics, Torch7's names), scripts, commands, help, logs. LM_TEST_LONG=1 sanitizes them as well.
+local LUA_OVER_C = {
+  "^spec/nn/parallel/", "^spec/models/[^w]", "^spec/distributions/", "^spec/metrics/", "^torch7/spec/",
+  "^spec/scripts/[%w_]+%.lua", "^spec/scripts/dev/[bn]", "^spec/examples/", "^spec/docs", "^spec/help/", "^spec/watch/",
+  "^spec/cli/[^l]", "^spec/run_spec", "^spec/codegen/",
+  "^spec/cuda/%w*_?parallel_", "^spec/cuda/fully_shard", "^spec/cuda/pipeline", "^spec/cuda/divided_layers",
+  "^spec/cuda/gpu_check", "^spec/cuda/bundle", "^spec/cuda/step_counts",
+}
+local function is_lua_over_c(path)
+  for _, pattern in ipairs(LUA_OVER_C) do
+    if path:find(pattern) then return true end
+  end
+  return false
+end
+
+for _, name in ipairs(#files > 0 and files or {"all"}) do
+  local paths = #files > 0 and files_of(name) or all
+  for _, path in ipairs(paths) do
+    local is_named = paths[2] == nil -- itself, and not a folder of it
+    local sanitizes = is_named or not options.sanitized or os.getenv "LM_TEST_LONG" or not is_lua_over_c(path)
+    if not left_out[path] and sanitizes then list[#list + 1] = path end
   end
 end
 
@@ -101,7 +143,10 @@ end
 
 if #list ~= 1 or options.jobs then
   options.busted, options.excluded = passed, excluded
-  options.jobs = options.jobs or 2 * (tonumber(io.popen("nproc"):read "*l") or 1)
+  if not options.jobs then
+    local cpus = tonumber(io.popen("nproc"):read "*l") or 1
+    options.jobs, options.most = 2 * cpus, 6 * cpus
+  end
   os.exit(dofile "spec/support/workers.lua"(list, options), true)
 end
 

@@ -2,9 +2,7 @@
 local temp = require "spec.support.temp"
 
 describe("several spec files #lua", function()
-  local folder
-  before_each(function() folder = temp.folder() end)
-  after_each(function() temp.remove(folder) end)
+  local folder = temp.during(before_each, after_each)
 
   local function run(files, options)
     for name, text in pairs(files) do temp.write(("%s/%s_spec.lua"):format(folder, name), text) end
@@ -107,6 +105,48 @@ end]],
     end
   end)
 
+  it("find this tree's build without build/env, and busted, or say in a sentence what is missing", function()
+    if not temp.exists "build/lib/luminary/core.so" then return pending "needs a build in build/" end
+    temp.write(folder .. "/one_spec.lua", [[it("works", function()
+      for _, name in ipairs {"luminary.core", "luminary", "luminary.torch7"} do
+        local path = package.searchpath(name, package.cpath) or package.searchpath(name, package.path)
+        assert.equal(1, path:find(io.popen("pwd"):read() .. "/", 1, true), path)
+      end
+      assert.equal(io.popen("pwd"):read() .. "/bin/luminary", io.popen("command -v luminary"):read())
+    end)]])
+    local bare = "cd / && env -u LUA_PATH -u LUA_CPATH %s luajit $OLDPWD/spec/run.lua %s " .. folder .. "/one_spec.lua"
+    for _, jobs in ipairs {"", "--jobs=1"} do
+      local ok, text = temp.run(folder, bare:format("", jobs))
+      assert(ok, text)
+    end
+    local _, text, code = temp.run(folder, bare:format("LUA_PATH='/nothing/?.lua'", ""))
+    assert.same({"run.lua: there is no busted for LuaJIT: scripts/setup --dev installs it, or luarocks "
+      .. "--lua-version 5.1 install busted\n", 1}, {text, code})
+    _, text, code = temp.run(folder, ("mkdir %s/spec && cp spec/run.lua %s/spec && "
+      .. "env -u LUA_PATH LUA_CPATH='/nothing/?.so' luajit %s/spec/run.lua"):format(folder, folder, folder))
+    assert.same({"run.lua: there is no build: scripts/setup --dev --no-install makes it\n", 1}, {text, code})
+  end)
+
+  it("are fewer under sanitizers: of a folder, those whose C others call too are left out", function()
+    assert(os.execute(("mkdir -p %s/spec/support %s/spec/op %s/spec/models && cp spec/run.lua %s/spec"):format(folder,
+      folder, folder, folder)) == 0)
+    temp.write(folder .. "/spec/support/workers.lua", "return function(list) print(table.concat(list, ' ')) "
+      .. "return 0 end")
+    for _, name in ipairs {"op/a", "models/b", "models/weights"} do
+      temp.write(("%s/spec/%s_spec.lua"):format(folder, name), "")
+    end
+    local function files(options, long)
+      local ok, text = temp.run(folder, ("env -u LM_TEST_LONG %s luajit %s/spec/run.lua --jobs=2 %s"):format(
+        long and "LM_TEST_LONG=1" or "", folder, options))
+      assert(ok, text)
+      return text
+    end
+    local all = "spec/models/b_spec.lua spec/models/weights_spec.lua spec/op/a_spec.lua\n"
+    local fewer = all:gsub("^%S+ ", "")
+    assert.same({all, fewer, "spec/models/b_spec.lua\n"}, {files "", files "--sanitized", files "--sanitized models/b"})
+    assert.equal(all, files("--sanitized", true))
+  end)
+
   it("judge time only when asked to, and then one after the other", function()
     local script = ([[
       local within = require("spec.support.time").within
@@ -123,6 +163,31 @@ end]],
     assert.is_false(temp.exists(folder .. "/met"))
     assert.matches("took 2.000 s; the bound is 1 s", text, 1, true)
     assert.matches("\n2 passed, 2 failed, 0 skipped\n$", text)
+  end)
+end)
+
+describe("scripts/test #lua", function()
+  it("passes with a file that passed only alone, except with --full, and closes with the time of all stages", function()
+    local folder = temp.folder()
+    finally(function() temp.remove(folder) end)
+    local ok, text = temp.run(folder, ([[
+      cd %s && mkdir -p bin build scripts/dev/tsan && cp $OLDPWD/scripts/test scripts && touch build/env
+      for tool in luacheck aarch64-linux-gnu-gcc; do printf '#!/bin/sh\nexit 0\n' >bin/$tool; done
+      printf '#!/bin/sh\necho "unsteady: a_spec.lua"; echo "3 passed, 0 failed, 1 skipped"\n' >bin/luajit
+      for tool in ../setup check_layers check_symbols budget format check_words clang_compile arm64 tsan/run; do
+        cp bin/luacheck scripts/dev/$tool
+      done
+      printf '#!/bin/sh\n[ $1 = build ] || luajit\n' >scripts/dev/sanitized
+      chmod +x bin/* scripts/* scripts/dev/* scripts/dev/tsan/run
+      for mode in --fast --full; do PATH=$PWD/bin:$PATH LM_CUDA=0 scripts/test $mode; echo "exit $?"; done
+    ]]):format(folder))
+    assert(ok, text)
+    local fast, full = text:match "^(.-exit 0\n)(.*exit 1\n)$"
+    assert(fast, text)
+    assert.matches("== unsteady:\n  specs: a_spec.lua\n3 passed, 0 failed, 1 skipped\n", fast, 1, true)
+    assert.matches("\n== times:\n[^=]* s  specs\n[^=]*\n +%d+ s  all\n", full)
+    assert.matches("\n== unsteady, which %-%-full counts as failed:\n  specs: a_spec.lua\n  [^\n]*UBSan: a_spec.lua\n"
+      .. "%d+ passed, 2 failed", full)
   end)
 end)
 

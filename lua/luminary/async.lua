@@ -7,21 +7,17 @@ local Worker = require "luminary.mp.worker"
 
 local async = {}
 
-local MOST_WORKERS, MOST_CALLS = 256, 128 -- calls of a worker fit into its channel's buffer
+local MOST_CALLS = 128 -- calls of a worker, which fit into its channel's buffer
 
 local executor -- made at the first call
 
 -- Returns an executor for settings of set_async.
 local function new_executor(opts)
-  if opts.workers > MOST_WORKERS then
-    options.must_be("set_async", "workers", "at most " .. MOST_WORKERS, opts.workers)
-  end
   local most = MOST_CALLS * opts.workers
   local max_queue = opts.max_queue or most
   if max_queue > most then
     options.must_be("set_async", "max_queue", ("at most %d for %d workers"):format(most, opts.workers), max_queue)
   end
-  if opts.nice > 19 then options.must_be("set_async", "nice", "from 0 to 19", opts.nice) end
   return Executor {
     who = "async", workers = opts.workers, threads = opts.threads or Worker.share_of_threads(opts.workers),
     nice = opts.nice, max_queue = max_queue, socket_paths = opts.socket_paths,
@@ -33,7 +29,7 @@ end
 --- how far the threads yield to the host's when the cores are busy, 0 to 19. socket_paths: futures have
 --- Future:socket_path(). Waits for the calls that are open.
 async.set_async = signature.of(
-  [[set_async({workers: count = 1, threads: count, max_queue: count, nice: natural = 0,
+  [[set_async({workers: integer(1, 256) = 1, threads: count, max_queue: count, nice: integer(0, 19) = 0,
   socket_paths = false})]], function(opts)
     local new = new_executor(opts)
     if executor then executor:close() end

@@ -27,8 +27,8 @@ local function scale_of(who, norm, n, inverse)
   return (norm == "backward") == inverse and 1 / n or 1
 end
 
--- Returns x, and its number of dims without the dim of pairs, which complex numbers have.
-local function signal(who, x, pairs_too)
+-- Checks x. Returns it, as floats, and its number of dims without the last one of complex numbers.
+local function check_signal(who, x, pairs_too)
   arg(who, "x", x, "tensor")
   if not core.is_floating_point(x) then x = x:float() end
   if x.dtype ~= "float32" and x.dtype ~= "float64" and not core.is_autocast_enabled() then
@@ -54,49 +54,49 @@ local function sized(who, x, dim, n)
   return ops.cat({x, ops.zeros(shape, {dtype = x.dtype, device = x.device})}, dim)
 end
 
--- Applies f to x with dim moved to the end, before the dim of pairs; f's result may be pairs or not.
+-- Applies f to x with dim swapped with `dims`, the last dim that counts; f's result may be real or complex.
 local function along(x, dim, dims, f)
   if dim == dims then return f(x) end
   return ops.transpose(f(ops.transpose(x, dim, dims)), dim, dims)
 end
 
--- Checks a transform along one dim of x, with pairs if it is complex. Returns x, dim from 1, the number of dims, and n,
--- the size there by default.
-local function line_of(who, x, n, dim, is_complex)
+-- Checks arguments of a transform along one dim; is_complex: x has a last dim of real and imaginary parts. Returns x,
+-- dim from 1, the number of dims without that last one, and n, by default the size of dim.
+local function check_1d_transform(who, x, n, dim, is_complex)
   local dims
-  x, dims = signal(who, x, is_complex)
+  x, dims = check_signal(who, x, is_complex)
   dim = shapes.dim_of(who, x, dim or -1, dims)
   return x, dim, dims, n and arg(who, "n", n, "integer") or x.shape[dim]
 end
 
 -- Transforms complex x along dim. `divided`: true to divide as an inverse does, if that differs from `inverse`.
-local function complex_line(who, x, n, dim, norm, inverse, divided)
+local function transform_complex(who, x, n, dim, norm, inverse, divided)
   local _
-  x, dim, _, n = line_of(who, x, n, dim, true)
+  x, dim, _, n = check_1d_transform(who, x, n, dim, true)
   if divided == nil then divided = inverse end
   return ops.fft_c2c(sized(who, x, dim, n), inverse, scale_of(who, norm, n, divided), dim)
 end
 
 --- fft.fft(x [, n [, dim = -1 [, norm = "backward"]]]): Computes the discrete Fourier transform along dim.
-function fft.fft(x, n, dim, norm) return complex_line("fft", x, n, dim, norm, false) end
+function fft.fft(x, n, dim, norm) return transform_complex("fft", x, n, dim, norm, false) end
 
 --- fft.ifft(x [, n [, dim = -1 [, norm = "backward"]]]): Computes the inverse of lm.fft.fft.
-function fft.ifft(x, n, dim, norm) return complex_line("ifft", x, n, dim, norm, true) end
+function fft.ifft(x, n, dim, norm) return transform_complex("ifft", x, n, dim, norm, true) end
 
 -- Transforms real x along dim. `inverse`: true to divide as an inverse transform does, whose conjugate the result is.
-local function real_line(who, x, n, dim, norm, inverse)
+local function transform_real(who, x, n, dim, norm, inverse)
   local dims
-  x, dim, dims, n = line_of(who, x, n, dim, false)
+  x, dim, dims, n = check_1d_transform(who, x, n, dim, false)
   return along(sized(who, x, dim, n), dim, dims, function(y) return ops.fft_r2c(y, scale_of(who, norm, n, inverse)) end)
 end
 
 --- fft.rfft(x [, n [, dim = -1 [, norm = "backward"]]]): Computes the discrete Fourier transform of real numbers along
 --- dim.
-function fft.rfft(x, n, dim, norm) return real_line("rfft", x, n, dim, norm, false) end
+function fft.rfft(x, n, dim, norm) return transform_real("rfft", x, n, dim, norm, false) end
 
-local function to_real(who, x, n, dim, norm, inverse)
+local function transform_to_real(who, x, n, dim, norm, inverse)
   local dims, size
-  x, dim, dims, size = line_of(who, x, n, dim, true)
+  x, dim, dims, size = check_1d_transform(who, x, n, dim, true)
   if not n then size = 2 * (size - 1) end
   if size < 1 then options.must_be(who, "n", "at least 1", size) end
   x = sized(who, x, dim, math.floor(size / 2) + 1)
@@ -104,7 +104,7 @@ local function to_real(who, x, n, dim, norm, inverse)
 end
 
 --- fft.irfft(x [, n [, dim = -1 [, norm = "backward"]]]): Computes the inverse of lm.fft.rfft.
-function fft.irfft(x, n, dim, norm) return to_real("irfft", x, n, dim, norm, true) end
+function fft.irfft(x, n, dim, norm) return transform_to_real("irfft", x, n, dim, norm, true) end
 
 -- Returns the conjugate of pairs.
 local function conjugated(x) return x * core.tensor({1, -1}, {dtype = x.dtype, device = x.device}) end
@@ -113,21 +113,21 @@ local function conjugated(x) return x * core.tensor({1, -1}, {dtype = x.dtype, d
 function fft.multiply(x, other, conjugate) return ops.fft_multiply(x, other, conjugate) end
 
 --- fft.conjugate(x): Computes the conjugates of complex numbers.
-function fft.conjugate(x) return conjugated((signal("conjugate", x, true))) end
+function fft.conjugate(x) return conjugated((check_signal("conjugate", x, true))) end
 
 --- Computes the discrete Fourier transform of a Hermitian symmetric signal along dim.
 fft.hfft = signature.of([[hfft(x, n: any?, dim: dims? = (-1), norm: any? = ("backward"))]], function(x, n, dim, norm)
-  return to_real("hfft", conjugated((signal("hfft", x, true))), n, dim, norm, false)
+  return transform_to_real("hfft", conjugated((check_signal("hfft", x, true))), n, dim, norm, false)
 end)
 
 --- fft.ihfft(x [, n [, dim = -1 [, norm = "backward"]]]): Computes the inverse of lm.fft.hfft.
-function fft.ihfft(x, n, dim, norm) return conjugated(real_line("ihfft", x, n, dim, norm, true)) end
+function fft.ihfft(x, n, dim, norm) return conjugated(transform_real("ihfft", x, n, dim, norm, true)) end
 
 -- Checks a transform along several dims. Returns x, the dims, by default the last #s or all, and their sizes: nil where
 -- x has the size already.
 local function lines_of(who, x, s, dim, is_complex, default)
   local dims
-  x, dims = signal(who, x, is_complex)
+  x, dims = check_signal(who, x, is_complex)
   s, dim = s and arg(who, "s", s, "integers"), dim and arg(who, "dim", dim, "integers") or default
   if not dim then
     dim = {}
@@ -145,19 +145,19 @@ local function lines_of(who, x, s, dim, is_complex, default)
 end
 
 -- Transforms complex x along the first n dims of a list, from the last on.
-local function complex_lines(who, x, list, sizes, n, norm, inverse, divided)
-  for i = n, 1, -1 do x = complex_line(who, x, sizes[i], list[i], norm, inverse, divided) end
+local function transform_complexes(who, x, list, sizes, n, norm, inverse, divided)
+  for i = n, 1, -1 do x = transform_complex(who, x, sizes[i], list[i], norm, inverse, divided) end
   return x
 end
 
 local function all_complex(who, x, s, dim, norm, inverse, default)
   local list, sizes
   x, list, sizes = lines_of(who, x, s, dim, true, default)
-  return complex_lines(who, x, list, sizes, #list, norm, inverse)
+  return transform_complexes(who, x, list, sizes, #list, norm, inverse)
 end
 
--- Transforms real x along several dims; `inverse` as in real_line.
-local function real_lines(who, x, s, dim, norm, default, inverse)
+-- Transforms real x along several dims; `inverse` as in transform_real.
+local function transform_reals(who, x, s, dim, norm, default, inverse)
   local list, sizes, dims
   x, list, sizes, dims = lines_of(who, x, s, dim, false, default)
   local n = #list
@@ -171,19 +171,19 @@ local function real_lines(who, x, s, dim, norm, default, inverse)
     x = ops.fft_r2c_2d(x, scale)
     n = n - 1
   else
-    x = real_line(who, x, sizes[n], list[n], norm, inverse or false)
+    x = transform_real(who, x, sizes[n], list[n], norm, inverse or false)
   end
-  return complex_lines(who, x, list, sizes, n - 1, norm, false, inverse or false)
+  return transform_complexes(who, x, list, sizes, n - 1, norm, false, inverse or false)
 end
 
 -- Returns real numbers: all dims except the last are transformed first. half: true for Hermitian signals, whose forward
 -- transforms, conjugated, are the inverse transforms of x's conjugate.
-local function to_real_lines(who, x, s, dim, norm, default, half)
+local function transform_to_reals(who, x, s, dim, norm, default, half)
   local list, sizes
   x, list, sizes = lines_of(who, x, s, dim, true, default)
   local n = #list
-  for i = 1, n - 1 do x = complex_line(who, x, sizes[i], list[i], norm, not half) end
-  return to_real(who, half and conjugated(x) or x, sizes[n], list[n], norm, not half)
+  for i = 1, n - 1 do x = transform_complex(who, x, sizes[i], list[i], norm, not half) end
+  return transform_to_real(who, half and conjugated(x) or x, sizes[n], list[n], norm, not half)
 end
 
 local last_two = {-2, -1}
@@ -193,28 +193,28 @@ function fft.fft2(x, s, dim, norm) return all_complex("fft2", x, s, dim, norm, f
 --- fft.ifft2(x [, s [, dim = {-2, -1} [, norm]]]): Computes the inverse of lm.fft.fft2.
 function fft.ifft2(x, s, dim, norm) return all_complex("ifft2", x, s, dim, norm, true, last_two) end
 --- fft.rfft2(x [, s [, dim = {-2, -1} [, norm]]]): Computes the 2-d discrete Fourier transform of real numbers.
-function fft.rfft2(x, s, dim, norm) return real_lines("rfft2", x, s, dim, norm, last_two) end
+function fft.rfft2(x, s, dim, norm) return transform_reals("rfft2", x, s, dim, norm, last_two) end
 --- fft.irfft2(x [, s [, dim = {-2, -1} [, norm]]]): Computes the inverse of lm.fft.rfft2.
-function fft.irfft2(x, s, dim, norm) return to_real_lines("irfft2", x, s, dim, norm, last_two) end
+function fft.irfft2(x, s, dim, norm) return transform_to_reals("irfft2", x, s, dim, norm, last_two) end
 --- fft.fftn(x [, s [, dim [, norm]]]): Computes the discrete Fourier transform along several dims.
 function fft.fftn(x, s, dim, norm) return all_complex("fftn", x, s, dim, norm, false) end
 --- fft.ifftn(x [, s [, dim [, norm]]]): Computes the inverse of lm.fft.fftn.
 function fft.ifftn(x, s, dim, norm) return all_complex("ifftn", x, s, dim, norm, true) end
 --- fft.rfftn(x [, s [, dim [, norm]]]): Computes the discrete Fourier transform of real numbers along several dims.
-function fft.rfftn(x, s, dim, norm) return real_lines("rfftn", x, s, dim, norm) end
+function fft.rfftn(x, s, dim, norm) return transform_reals("rfftn", x, s, dim, norm) end
 --- fft.irfftn(x [, s [, dim [, norm]]]): Computes the inverse of lm.fft.rfftn.
-function fft.irfftn(x, s, dim, norm) return to_real_lines("irfftn", x, s, dim, norm) end
+function fft.irfftn(x, s, dim, norm) return transform_to_reals("irfftn", x, s, dim, norm) end
 
 --- fft.hfft2(x [, s [, dim = {-2, -1} [, norm]]]): Computes the 2-d discrete Fourier transform of a Hermitian symmetric
 --- signal.
-function fft.hfft2(x, s, dim, norm) return to_real_lines("hfft2", x, s, dim, norm, last_two, true) end
+function fft.hfft2(x, s, dim, norm) return transform_to_reals("hfft2", x, s, dim, norm, last_two, true) end
 --- fft.hfftn(x [, s [, dim [, norm]]]): Computes the discrete Fourier transform of a Hermitian symmetric signal along
 --- several dims.
-function fft.hfftn(x, s, dim, norm) return to_real_lines("hfftn", x, s, dim, norm, nil, true) end
+function fft.hfftn(x, s, dim, norm) return transform_to_reals("hfftn", x, s, dim, norm, nil, true) end
 --- fft.ihfft2(x [, s [, dim = {-2, -1} [, norm]]]): Computes the inverse of lm.fft.hfft2.
-function fft.ihfft2(x, s, dim, norm) return conjugated(real_lines("ihfft2", x, s, dim, norm, last_two, true)) end
+function fft.ihfft2(x, s, dim, norm) return conjugated(transform_reals("ihfft2", x, s, dim, norm, last_two, true)) end
 --- fft.ihfftn(x [, s [, dim [, norm]]]): Computes the inverse of lm.fft.hfftn.
-function fft.ihfftn(x, s, dim, norm) return conjugated(real_lines("ihfftn", x, s, dim, norm, nil, true)) end
+function fft.ihfftn(x, s, dim, norm) return conjugated(transform_reals("ihfftn", x, s, dim, norm, nil, true)) end
 
 --- Returns the sample frequencies of lm.fft.fft.
 fft.fftfreq = signature.of("fftfreq(n: count, d = 1, dtype: any?, device: any?)", function(n, d, dtype, device)

@@ -273,7 +273,7 @@ local function slices_of(args, in_dims)
   for i = 1, args.n do
     local dims, path = in_dims, "argument " .. i
     if not single then dims = in_dims[i] or false end
-    local function read(t, at, dim)
+    local function read_mapped_size(t, at, dim)
       if not dim or single and not core.is_tensor(t) then return end
       local n = options.arg("vmap", at, t, "tensor"):size(options.arg("vmap", "in_dims of " .. at, dim, "integer"))
       if size and n ~= size then
@@ -282,7 +282,7 @@ local function slices_of(args, in_dims)
       end
       size = n
     end
-    walk("vmap", path, args[i], read, dims, "in_dims")
+    walk("vmap", path, args[i], read_mapped_size, dims, "in_dims")
     slices[i] = function(k)
       return walk("vmap", path, args[i], function(t, _, dim)
         return dim and core.is_tensor(t) and t:select(dim, k) or t

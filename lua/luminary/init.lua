@@ -52,8 +52,6 @@ local lm = {version = version, _VERSION = "luminary " .. version, ops = core.ops
 --- lm.scope(f, ...): Calls f(...), then frees the tensors that f made, except those that it returns and those passed to
 --- lm.keep.
 --- lm.keep(x): Keeps a tensor, or the tensors of a table, from being freed by lm.scope; returns x.
---- lm.fuse(f): Returns a function that does what f, a function or a module, does, with elementwise ops in a row
---- computed together, tile by tile in cache.
 --- lm.manual_seed(seed): Seeds the random number generators of all devices.
 --- lm.get_rng_state([device]): Returns the state of the random number generator of a device, a uint8 tensor.
 --- lm.initial_seed([device]): Returns the seed of the random number generator of a device.
@@ -88,8 +86,7 @@ local lm = {version = version, _VERSION = "luminary " .. version, ops = core.ops
 for name, op in pairs(core.ops) do lm[name] = op end
 for name, op in pairs(require("luminary.tensor.aliases").functions) do lm[name] = op end
 for _, name in ipairs {
-  "tensor", "is_tensor", "max", "min", "grad", "no_grad", "enable_grad", "scope", "keep", "fuse", "time",
-  "record_function",
+  "tensor", "is_tensor", "max", "min", "grad", "no_grad", "enable_grad", "scope", "keep", "time", "record_function",
 } do
   lm[name] = core[name]
 end

@@ -17,7 +17,7 @@ ffi.cdef [[
 local C = ffi.C
 local paths = {}
 
-local function text(who, path, name) return options.arg(who, name or "path", path, "string") end
+local function path_argument(who, path, name) return options.arg(who, name or "path", path, "string") end
 
 --- Returns the working folder.
 function paths.cwd()
@@ -33,7 +33,7 @@ paths.home = os.getenv "HOME" or "/"
 function paths.concat(...)
   local path = ""
   for i = 1, select("#", ...) do
-    local part = text("paths.concat", (select(i, ...)), "argument " .. i)
+    local part = path_argument("paths.concat", (select(i, ...)), "argument " .. i)
     path = part:sub(1, 1) == "/" and part or path .. "/" .. part
     if i == 1 and part:sub(1, 1) ~= "/" then path = paths.cwd() .. path end
   end
@@ -51,27 +51,27 @@ end
 
 --- Returns the last part of a path, without `suffix` if it ends with that.
 function paths.basename(path, suffix)
-  local name = text("paths.basename", path):gsub("/+$", ""):match "[^/]*$"
+  local name = path_argument("paths.basename", path):gsub("/+$", ""):match "[^/]*$"
   if suffix == nil then return name end
-  suffix = text("paths.basename", suffix, "suffix"):gsub("^%.?", ".")
+  suffix = path_argument("paths.basename", suffix, "suffix"):gsub("^%.?", ".")
   local cut = #name - #suffix
   return cut > 0 and name:sub(cut + 1) == suffix and name:sub(1, cut) or name
 end
 
 --- Returns a path without its last part; "." if it has only one.
 function paths.dirname(path)
-  local short = text("paths.dirname", path):gsub("(.)/+$", "%1")
+  local short = path_argument("paths.dirname", path):gsub("(.)/+$", "%1")
   local folder = short:match "^(.*)/[^/]*$"
   if not folder then return "." end
   return folder:gsub("/+$", "") ~= "" and folder or "/"
 end
 
 --- Returns the extension of a file's name, the text after its last dot; nil without one.
-function paths.extname(path) return text("paths.extname", path):match "%.([^./]+)/*$" end
+function paths.extname(path) return path_argument("paths.extname", path):match "%.([^./]+)/*$" end
 
 -- Returns the kind of a path, as the core names it; nil if it does not exist.
 local function kind(who, path)
-  if text(who, path) == "" then return nil end
+  if path_argument(who, path) == "" then return nil end
   return core.file_kind(path)
 end
 
@@ -83,7 +83,7 @@ function paths.dirp(path) return kind("paths.dirp", path) == "a folder" end
 
 --- Makes a folder, and missing ones above it; returns whether it exists.
 function paths.mkdir(path)
-  local at = text("paths.mkdir", path):match "^/" or ""
+  local at = path_argument("paths.mkdir", path):match "^/" or ""
   for part in path:gmatch "[^/]+" do
     at = at .. part .. "/"
     C.lm_paths_mkdir(at, 511) -- 0777, without the bits of umask
@@ -92,14 +92,14 @@ function paths.mkdir(path)
 end
 
 --- Removes an empty folder; returns whether it succeeded.
-function paths.rmdir(path) return C.lm_paths_rmdir(text("paths.rmdir", path)) == 0 end
+function paths.rmdir(path) return C.lm_paths_rmdir(path_argument("paths.rmdir", path)) == 0 end
 
 local NO_SUCH = 2 -- ENOENT
 
 --- Returns a sorted list of the names in a folder; nil if there is no such folder; nil and the reason if it cannot be
 --- read.
 function paths.dir(path)
-  local names, folder = {}, C.lm_paths_opendir(text("paths.dir", path))
+  local names, folder = {}, C.lm_paths_opendir(path_argument("paths.dir", path))
   local code = folder == nil and ffi.errno() or 0
   if folder ~= nil then
     repeat
@@ -124,7 +124,7 @@ local function need_names(who, path)
 end
 
 -- Iterates over the names of a folder for which wanted(name) is true.
-local function walk(who, path, wanted)
+local function names_in_folder(who, path, wanted)
   local names, i = need_names(who, path), 0
   return function()
     repeat i = i + 1 until names[i] == nil or wanted(names[i])
@@ -134,9 +134,9 @@ end
 
 --- Iterates over the names in a folder: for name in paths.files(folder [, filter]) do … end.
 function paths.files(path, filter)
-  text("paths.files", path)
-  if filter ~= nil and type(filter) ~= "function" then text("paths.files", filter, "filter") end
-  return walk("paths.files", path, function(name)
+  path_argument("paths.files", path)
+  if filter ~= nil and type(filter) ~= "function" then path_argument("paths.files", filter, "filter") end
+  return names_in_folder("paths.files", path, function(name)
     if type(filter) == "function" then return filter(name) end
     return filter == nil or name:find(filter) ~= nil
   end)
@@ -144,14 +144,14 @@ end
 
 --- Iterates over the regular files in a folder: for name in paths.iterfiles(folder) do … end.
 function paths.iterfiles(path)
-  text("paths.iterfiles", path)
-  return walk("paths.iterfiles", path, function(name) return paths.filep(path .. "/" .. name) end)
+  path_argument("paths.iterfiles", path)
+  return names_in_folder("paths.iterfiles", path, function(name) return paths.filep(path .. "/" .. name) end)
 end
 
 --- Iterates over the folders in a folder: for name in paths.iterdirs(folder) do … end.
 function paths.iterdirs(path)
-  text("paths.iterdirs", path)
-  return walk("paths.iterdirs", path, function(name)
+  path_argument("paths.iterdirs", path)
+  return names_in_folder("paths.iterdirs", path, function(name)
     return name ~= "." and name ~= ".." and paths.dirp(path .. "/" .. name)
   end)
 end
@@ -169,13 +169,13 @@ end
 function paths.thisfile(name)
   local file = caller()
   if not file or not name then return file end
-  return paths.concat(paths.dirname(file), text("paths.thisfile", name, "name"))
+  return paths.concat(paths.dirname(file), path_argument("paths.thisfile", name, "name"))
 end
 
 --- Runs a Lua file; a relative name is in the folder of the file that calls it.
 function paths.dofile(name)
   local file = caller()
-  text("paths.dofile", name, "name")
+  path_argument("paths.dofile", name, "name")
   local path = file and paths.concat(paths.dirname(file), name) or name
   local found = core.file_kind(path)
   if found ~= "a regular file" then
@@ -189,7 +189,7 @@ end
 function paths.findprogram(...)
   for _, name in ipairs {...} do
     for folder in (core.getenv "PATH" or ""):gmatch "[^:]+" do
-      local path = folder .. "/" .. text("paths.findprogram", name, "name")
+      local path = folder .. "/" .. path_argument("paths.findprogram", name, "name")
       if paths.filep(path) then return path end
     end
   end
@@ -197,7 +197,7 @@ end
 
 --- Removes a folder and everything in it; `sure` must be "yes".
 function paths.rmall(path, sure)
-  text("paths.rmall", path)
+  path_argument("paths.rmall", path)
   if sure ~= "yes" then options.fail("paths.rmall: pass 'yes' as the second argument to remove all of '%s'", path) end
   for _, name in ipairs(need_names("paths.rmall", path)) do
     if name ~= "." and name ~= ".." then
@@ -224,7 +224,7 @@ end
 
 --- Appends a string to a file, which is created if needed: all of it, or after an error nothing.
 function paths.append(path, content)
-  local file = core.growing_file_open(text("paths.append", path), true)
+  local file = core.growing_file_open(path_argument("paths.append", path), true)
   core.growing_file_write(file, options.arg("paths.append", "content", content, "string"))
   core.growing_file_close(file)
 end

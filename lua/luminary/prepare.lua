@@ -9,6 +9,9 @@ local records = require "luminary.nn.module_fields"
 
 local prepare = {}
 
+--- The metatable of tables that other Lua states get empty, such as recordings.
+prepare.of_this_thread = {__stays = true}
+
 local MOST = 64 -- recordings of one prepared module, each for its shapes and dtypes; the oldest makes room
 
 -- Returns a text that no other number, string, boolean or nil has.
@@ -86,7 +89,6 @@ function prepare.watch(net, evaluates)
   end
 end
 
--- LuaJIT 2.1.0-beta3 compiles the loops over names wrongly: at times one has no turn.
 prepare.watch = interpreted(prepare.watch)
 
 -- Raises if a module is in training mode. Returns true if one has a hook of forward.
@@ -165,10 +167,10 @@ end
 
 --- Returns a function that calls f without gradients, or runs a recording of such a call, and a table of its state.
 --- module: the module whose parameters f reads, or nil; evaluates: true if it must be in evaluation mode; is_internal:
---- true for a function of the library, which keeps no arguments: frees copies of them, and warns of nothing.
-function prepare.recorded(f, module, evaluates, is_internal)
-  local cases, order, said, unchanged, hooked = {}, {}, {}, nil, false
-  local state = {recordings = 0, captured = {}}
+--- true for a function of the library, which keeps no arguments: frees copies of them, and warns of nothing. who: the
+--- function that warns.
+function prepare.recorded(f, module, evaluates, is_internal, who)
+  local said, hooked, state = {}, false, setmetatable({recordings = 0}, prepare.of_this_thread)
   local function run(...) return core.no_grad(f, ...) end
 
   local function note(reason)
@@ -176,34 +178,36 @@ function prepare.recorded(f, module, evaluates, is_internal)
     state.reason = reason
     if said[reason] or is_internal then return end
     said[reason] = true
-    core.warn("prepare: the module runs as it is: " .. reason)
+    core.warn((who or "prepare") .. (module and ": the module" or ": the function") .. " runs as it is: " .. reason)
   end
 
-  -- Drops all recordings, after a change of the module that outdates some.
-  local function forget() cases, order, unchanged, state.plan = {}, {}, nil, nil end
+  -- Drops all recordings, after a change of the module that outdates some, or arrival in another Lua state.
+  local function forget()
+    state.cases, state.order, state.captured, state.unchanged, state.plan = {}, {}, state.captured or {}, nil, nil
+  end
 
   -- Keeps the case of a call that was recorded; returns the call's results.
   local function keep(key, case, ...)
-    local before = cases[key]
-    if not before then order[#order + 1] = key end
-    if #order > MOST then cases[table.remove(order, 1)] = nil end
+    local cases, before = state.cases, state.cases[key]
+    if not before then table.insert(state.order, key) end
+    if #state.order > MOST then cases[table.remove(state.order, 1)] = nil end
     if before and before.assigned and before.assigned == case.assigned then
       case.reason = ("forward assigns the field '%s' in each call"):format(case.assigned)
     end
     cases[key] = case
-    state.recordings, state.plan = state.recordings + 1, case.plan
+    state.recordings, state.plan = (state.recordings or 0) + 1, case.plan
     if case.reason then note(case.reason) end
     return ...
   end
 
   return function(...)
-    if unchanged and not unchanged() then forget() end
-    if module and not unchanged then
+    if not state.cases or state.unchanged and not state.unchanged() then forget() end
+    if module and not state.unchanged then
       hooked = evaluates and check_modules(module)
-      unchanged = prepare.watch(module, evaluates)
+      state.unchanged = prepare.watch(module, evaluates)
     end
     local in_parts = module and records.of(module).in_parts -- each of which is a plan, or not
-    if in_parts or core.is_autocast_enabled() or core.is_recording_ops() then return run(...) end
+    if in_parts or core.is_recording_ops() then return run(...) end
     local n, arguments = select("#", ...), {...}
     local key, inputs = key_of(n, arguments)
     if hooked or not key then
@@ -211,7 +215,7 @@ function prepare.recorded(f, module, evaluates, is_internal)
         or ("argument %d is neither a tensor, nor a plain value, nor a table of these"):format(inputs))
       return run(...)
     end
-    local case = cases[key]
+    local case = state.cases[key]
     if case and case.reason then return run(...) end
     if case and not (case.assigned or case.plan:is_current()) then case = forget() end
     if core.graph_is_capturing() then -- a graph computes nothing yet, so that a recording would keep no constants

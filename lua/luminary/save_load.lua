@@ -32,9 +32,8 @@ end
 --- that lm.save or torch.save saved, or weights in another format.
 function checkpoint.load(path, opts)
   if type(path) ~= "string" or path:find("\0", 1, true) then options.must_be("load", "path", "a string", path) end
-  opts = options.check("load", opts, changes.with {
-    mmap = {"boolean", false}, null = {"any"}, skip_unreadable = {"boolean", false}, skip = {"boolean", false},
-  }, "device")
+  opts = options.check("load", opts,
+    "{device, mmap = false, rename, dtype: string, null, skip_unreadable = false, skip = false}")
   opts.skip_unreadable = opts.skip_unreadable or opts.skip -- a shorter name of the option
   local file = formats.load(path, opts)
   local value = file.value

@@ -1,4 +1,5 @@
-"""The PyTorch side of scripts/bench/compute --device cuda: answers each line "name" with "variant seconds ..."."""
+"""The PyTorch side of scripts/bench/compute --device cuda: answers each line "name" with "variant seconds ...". With a
+name behind the device it prints the kernels of that case's compiled step instead."""
 import sys
 import time
 
@@ -185,6 +186,27 @@ BUILD = {
     "mm8192": product(torch.float32), "mm8192_tf32": product(torch.float32), "mm8192_bf16": product(torch.bfloat16),
 }
 
+
+
+def print_kernels(name, steps=3):
+    tf32("tf32" in name)
+    run = BUILD[name]()["compile"]
+    timed(run, 5)
+    seconds = timed(run, 10)
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+        timed(run, steps)
+    rows = [(row.self_device_time_total / steps, row.count // steps, row.key) for row in profile.key_averages()
+            if row.self_device_time_total > 0]
+    total = sum(us for us, _, _ in rows)
+    print(f"{name}, torch.compile: {1e6 * seconds:.1f} us a step, {total:.1f} us in kernels")
+    print(f"{'calls':>7} {'us':>10} {'share':>7}  kernel")
+    for us, calls, key in sorted(rows, reverse=True):
+        print(f"{calls:7} {us:10.1f} {100 * us / total:5.1f} %  {key[:160]}")
+
+
+if len(sys.argv) > 3:
+    print_kernels(sys.argv[3])
+    sys.exit()
 cached, variants = None, {}
 for line in sys.stdin:
     name = line.strip()

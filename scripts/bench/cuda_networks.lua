@@ -2,7 +2,7 @@
 -- scripts/dev/count_step counts.
 -- bench.networks(device): makers by name. A maker returns the step, its inputs, the number of samples, what they are
 -- called, the floating-point operations of one sample (nil where launches are what counts), the network and its
--- optimizer.
+-- optimizer, if it trains.
 -- bench.models(device, batch): by name, functions (dtype, dropout) that return such a maker.
 -- bench.sized(real, tiny): the tiny one over the stand-in for CUDA's runtime, bench.stand_in, which is no card. Where
 -- bench.small is set, it decides instead.
@@ -104,6 +104,39 @@ function bench.models(device, given_batch)
   made.resnet50 = images(resnet50, given_batch or sized(256, 2), sized(224, 16), 3, sized(1000, 10), 24.5e9)
   made.resnet18 = images(models.resnet18, given_batch or sized(256, 2), sized(28, 8), 1, 10, nil)
   made.lenet = images(models.lenet, given_batch or sized(256, 1), 28, 1, 10, nil)
+
+  -- Two layers of 512 over 128 steps.
+  function made.lstm(dtype)
+    return function()
+      local width, batch, steps = sized(512, 8), given_batch or sized(64, 2), sized(128, 5)
+      local net = nn.LSTM(width, width, 2, { dtype = dtype, device = device })
+      local opt = optim.SGD(net:parameters(), { lr = 0.01, momentum = 0.9 })
+      local x, y = lm.randn({ steps, batch, width }, on):to(dtype), lm.randn({ steps, batch, width }, on):to(dtype)
+      local step = trained(opt, function(inputs, outputs) return F.mse_loss((net(inputs)), outputs) end)
+      return step, { x, y }, batch, "sequences", nil, net, opt
+    end
+  end
+
+  -- The token after 100 others by GPT-2 of 124 million parameters, its likeliest.
+  function made.token(dtype)
+    return function()
+      local before, batch = sized(100, 4), given_batch or 1
+      local net = lm.models.gpt2 {
+        n_layer = sized(12, 2), n_head = sized(12, 2), n_embd = sized(768, 32), vocab_size = vocabulary,
+        n_positions = length, device = device, dtype = dtype,
+      }:eval()
+      local cache = net:new_cache(batch, length)
+      local ids = lm.randint(1, vocabulary + 1, { batch, before }, on)
+      lm.no_grad(function() net(ids, { cache = cache }) end)
+      local function step(last)
+        return lm.no_grad(function()
+          for _, layer in ipairs(cache) do layer:reset(before) end
+          return (net(last, { cache = cache }):select(2, -1):float():argmax(2, { keepdim = true }))
+        end)
+      end
+      return step, { ids:narrow(2, 1, 1):contiguous() }, batch, "tokens", nil, net
+    end
+  end
   return made
 end
 

@@ -20,6 +20,7 @@ local entry = require "luminary.help.entry"
 local help = require "luminary.help"
 local index = require "luminary.help.index"
 local help_pages = require "luminary.help.pages"
+local read_file = require "luminary.base.read_file"
 
 
 -- Returns the pages of the library, or of an extension.
@@ -431,6 +432,9 @@ for _, name in ipairs(EXTENSIONS) do
 end
 contents[#contents + 1] = "\n## Settings\n"
 contents[#contents + 1] = "- [Environment variables](environment.md)"
+contents[#contents + 1] = "\n## Coming from PyTorch\n"
+contents[#contents + 1] = "- [Names of PyTorch that differ here](pytorch-names.md)"
+write("pytorch-names", {(read_file(here .. "/../../lua/luminary/help/pytorch_names.md"):gsub("\n$", ""))})
 write("environment", {
   "# Environment variables", "", "As `luminary help environment` prints them.", "",
   (require("luminary.environment_variables").text(true):gsub("\n$", "")),

@@ -13,6 +13,8 @@
 -- plans                             cuDNN's attention of many widths and lengths
 -- ceilings                          copies, products and launches: what all else is a fraction of
 -- networks [NAME]                   training steps of GPT-2, ResNet-50 and LeNet, graphed and not; searches for plans
+-- where NAME [events]               kernel by kernel, the time of a step, eager and captured, and its bound; by events:
+--                                   op by op
 -- decoding                          GPT-2's tokens a second
 -- first_calls                       what the first call of a size costs
 -- bandwidth MIB DTYPE               GB/s of each op of scripts/bench/ops_cases.lua
@@ -29,7 +31,7 @@ local lm = require "luminary"
 lm.backends.cudnn.allow_tf32 = false -- the tolerances are float32's own
 
 local case, names = {}, {}
-for _, file in ipairs { "machine", "values", "sequences", "speed", "each_op" } do
+for _, file in ipairs { "machine", "values", "sequences", "speed", "each_op", "where" } do
   for name, run in pairs(require("scripts.dev.gpu." .. file)) do
     case[name], names[#names + 1] = run, name
   end

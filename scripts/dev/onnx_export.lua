@@ -129,6 +129,23 @@ end, function(n, l) return {lm.randn(n, l, 8)} end, sequence)
 layer("RNN", function() return nn.RNN(5, 6, {batch_first = true}) end, 4, 5)
 layer("GRU", function() return nn.GRU(5, 6, {batch_first = true}) end, 4, 5)
 layer("LSTM", function() return nn.LSTM(5, 6, {batch_first = true, bidirectional = true}) end, 4, 5)
+for _, name in ipairs {"RNN", "GRU", "LSTM"} do
+  case(("nn.%s_lengths"):format(name), function()
+    local rnn, net = nn.utils.rnn, nn.Module()
+    net.layer = nn[name](5, 6, {batch_first = true, num_layers = 2, bidirectional = name ~= "RNN"})
+    function net.forward(self, x, lengths)
+      local packed = rnn.pack_padded_sequence(x, lengths, {batch_first = true, enforce_sorted = false})
+      local y, h = self.layer(packed)
+      h = name == "LSTM" and h[2] or h
+      return rnn.pad_packed_sequence(y, {batch_first = true, total_length = x.shape[2]}), h
+    end
+    return net
+  end, function(n, l)
+    local lengths = lm.full({n}, l, {dtype = "int64"})
+    lengths[1] = l - 1
+    return {lm.randn(n, l, 5), lengths}
+  end, sequence)
+end
 
 case("nn.MultiheadAttention_masked", function()
   return nn.MultiheadAttention(8, 2, {batch_first = true})
@@ -218,7 +235,8 @@ local function run(each)
   for k, inputs in ipairs {small_inputs, large} do
     local list = flat(inputs)
     for i, x in ipairs(list) do
-      if x.dtype == "int64" and not (each.name == "gpt2_masked" and i == 2 or each.name == "unet2d") then
+      local counts = each.name == "gpt2_masked" and i == 2 or each.name == "unet2d" or each.name:find "_lengths$"
+      if x.dtype == "int64" and not counts then
         list[i] = x - 1
       end
       data[("in.%d.%d"):format(k, i)] = list[i]

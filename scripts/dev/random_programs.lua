@@ -1,11 +1,13 @@
 -- Random programs of ops, in float16, bfloat16 and float32 equally often: values and gradients against float64's of the
--- same inputs, and the bits of each with other numbers of threads, fused (lm.fuse) and recorded (lm.prepare).
+-- same inputs, and the bits of each with other numbers of threads and recorded (lm.prepare).
 --
 --   luajit scripts/dev/random_programs.lua [programs [first seed]]    prints each failure's seed, and counts
+--   luajit scripts/dev/random_programs.lua --steps [options]          training steps (random_steps.lua says more)
 --
 -- After each op the float64 side takes over the rounded value, so that both sides agree about signs and the largest.
 local lm = require "luminary"
 local half = require "spec.support.half_layouts"
+local ops = require "scripts.dev.random_ops"
 local F = lm.nn.functional
 
 local programs = {}
@@ -36,60 +38,10 @@ local function narrower(shape)
   return random(3) == 1 and list or {unpack(shape)}
 end
 
--- Ops of one value of at least one dim; each returns the step that was drawn for x. Results stay around 1.
-local unary = {}
-for _, name in ipairs {"neg", "abs", "tanh", "sigmoid", "relu", "square", "sin", "cos", "erf", "sign", "floor"} do
-  unary[#unary + 1] = function() return function(x) return x[name](x) end end
+-- Returns the function (x, y, z) that an op's text computes.
+local function compiled(text, dim)
+  return loadstring("local lm, F, dim = ... return function(x, y, z) return " .. text .. " end")(lm, F, dim)
 end
-for _, name in ipairs {"gelu", "silu", "softplus", "elu", "leaky_relu", "logsigmoid", "hardswish", "mish", "relu6"} do
-  unary[#unary + 1] = function() return function(x) return F[name](x) end end
-end
-local function dim_op(f)
-  unary[#unary + 1] = function(shape)
-    local dim = random(#shape)
-    return function(x) return f(x, dim, shape) end
-  end
-end
-local function plain_op(f) unary[#unary + 1] = function() return f end end
-plain_op(function(x) return 1 - x end)
-plain_op(function(x) return x * 0.5 + 0.25 end)
-plain_op(function(x) return x:clamp(-1, 1.5) end)
-plain_op(function(x) return (-x:abs()):exp() end)
-plain_op(function(x) return (x:abs() + 0.25):sqrt() end)
-plain_op(function(x) return (x:abs() + 0.5):reciprocal() end)
-plain_op(function(x) return (x:abs() + 0.5):log() end)
-plain_op(function(x) return x:masked_fill(x:gt(0.5), 0.125) end)
-plain_op(function(x) return x:float():tanh():to(x.dtype) end)
-plain_op(function(x) return x:clone():mul_(0.75):sub_(0.5) end)
-plain_op(function(x) return F.layer_norm(x, {x.shape[#x.shape]}, {eps = 0.25}) end)
-plain_op(function(x) return x:contiguous() end)
-dim_op(function(x, dim) return x:softmax(dim) end)
-dim_op(function(x, dim) return x:log_softmax(dim) * 0.25 end)
-dim_op(function(x, dim) return x:mean(dim, true) end)
-dim_op(function(x, dim, shape) return x:sum(dim, true) / shape[dim] end)
-dim_op(function(x, dim) return x:amax(dim, true) end)
-dim_op(function(x, dim) return x:cumsum(dim) * 0.01 end)
-dim_op(function(x, dim) return x:flip {dim} end)
-dim_op(function(x, dim) return x:transpose(dim, 1) end)
-dim_op(function(x, dim, shape) return x:narrow(dim, 1, math.ceil(shape[dim] * 0.7)) end)
-dim_op(function(x, dim) return x:slice(dim, 1, -1, 2) end)
-dim_op(function(x, dim, shape) return x:select(dim, shape[dim]):unsqueeze(dim):expand(shape) end)
-dim_op(function(x, dim, shape)
-  return x:index_select(dim, lm.arange(1, shape[dim] + 1):mul(7):remainder(shape[dim]):add(1))
-end)
-plain_op(function(x) return x:flatten() end)
-
--- Ops of a value and others that broadcast to it.
-local several = {
-  function(x, y) return x + y end, function(x, y) return x - y end, function(x, y) return y - x end,
-  function(x, y) return x * y end, function(x, y) return x / (y:abs() + 0.5) end,
-  function(x, y) return x:maximum(y) end, function(x, y) return x:minimum(y) end,
-  function(x, y) return lm.where(x:gt(y), x, y * 0.5) end, function(x, y) return lm.atan2(x, y:abs() + 0.1) end,
-  function(x, y) return x:clone():add_(y) end, function(x, y) return lm.hypot(x, y) end,
-  function(x, y) return lm.cat({x, y:expand(x.shape)}, 1) end,
-  function(x, y, z) return lm.addcmul(x, y, z, {value = 0.5}) end, function(x, y, z) return lm.lerp(x, y, z) end,
-  function(x, y, z) return lm.where(y:gt(0), x, z) end, function(x, y, z) return x * y + z end,
-}
 
 local roots = {
   function(y) return y:sum() end, function(y) return y:mean() end, function(y) return (1 - y):mean() end,
@@ -123,16 +75,16 @@ local function draw(seed)
   local plans, value, used = {}, now, 1
   for _ = 1, random(2, 7) do -- leaves come first: steps' arguments are found in a second walk
     local shape = value.shape
-    local f, extra, number
+    local f, extra, text
     if #shape > 0 and random(5) < 4 then
-      number = random(#unary)
-      f = unary[number](shape)
+      text = pick(ops.unary)
+      f = compiled(text, text:find "%f[%w]dim%f[%W]" and random(#shape))
     else
-      number = random(#several)
-      f, extra = several[number], {leaf(narrower(shape)), leaf(narrower(shape))}
+      text = pick(ops.several)
+      f, extra = compiled(text), {leaf(narrower(shape)), leaf(narrower(shape))}
     end
     plans[#plans + 1] = {f = f, extra and used + 1, extra and used + 2}
-    p.text[#p.text + 1] = (extra and "several %d" or "unary %d"):format(number)
+    p.text[#p.text + 1] = text
     local ok, y = pcall(f, value, extra and p.leaves[used + 1], extra and p.leaves[used + 2])
     if not ok then error(("seed %d: %s: %s"):format(seed, table.concat(p.text, "; "), y), 0) end
     if extra then used = used + 2 end
@@ -215,10 +167,10 @@ function programs.wrong(seed)
   lm.set_num_threads(random(4))
   local function f(...) return (run(p, {...})) end
   local again = with_grad(p.leaves, function(x) return x end)
-  local fused = lm.fuse(f)(unpack(again))
-  if not same_bits(y:detach(), fused:detach()) then return fail("result", "other bits when fused") end
-  for i, x in ipairs(gradients(again, fused, g)) do
-    if x and not same_bits(got[i], x) then return fail("gradient " .. i, "other bits when fused or on threads") end
+  local threaded = f(unpack(again))
+  if not same_bits(y:detach(), threaded:detach()) then return fail("result", "other bits on threads") end
+  for i, x in ipairs(gradients(again, threaded, g)) do
+    if x and not same_bits(got[i], x) then return fail("gradient " .. i, "other bits on threads") end
   end
   if seed % 4 == 0 then
     local prepared = lm.prepare(f)
@@ -229,7 +181,11 @@ function programs.wrong(seed)
   end
 end
 
-if arg and arg[0] and arg[0]:find "random_programs%.lua$" then
+local is_command = arg and arg[0] and arg[0]:find "random_programs%.lua$"
+
+if is_command and arg[1] == "--steps" then os.exit(require("scripts.dev.random_steps").main(arg)) end
+
+if is_command then
   local count, first = tonumber(arg[1]) or 1000, tonumber(arg[2]) or 1
   local failures = 0
   for seed = first, first + count - 1 do

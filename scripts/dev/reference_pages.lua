@@ -128,7 +128,8 @@ page("nn-loss", "nn: losses", {"Classification", [[
     nn. CrossEntropyLoss NLLLoss BCELoss BCEWithLogitsLoss MultiMarginLoss MultiLabelMarginLoss
     MultiLabelSoftMarginLoss SoftMarginLoss CTCLoss LinearCrossEntropyLoss AdaptiveLogSoftmaxWithLoss
     AdaptiveLogSoftmaxWithLoss.*]]},
-  {"Regression", "nn. MSELoss L1Loss SmoothL1Loss HuberLoss PoissonNLLLoss GaussianNLLLoss KLDivLoss"},
+  {"Regression", [[
+    nn. MSELoss L1Loss SmoothL1Loss HuberLoss PoissonNLLLoss GaussianNLLLoss KLDivLoss]]},
   {"Embeddings and ranking", [[
     nn. MarginRankingLoss HingeEmbeddingLoss CosineEmbeddingLoss TripletMarginLoss
     TripletMarginWithDistanceLoss]]})
@@ -244,7 +245,7 @@ page("lm", "lm: saving, defaults, memory", {"Saving and loading", "lm lm.save lm
     are_deterministic_algorithms_enabled get_printoptions set_printoptions set_warnings]]},
   {"Devices and memory", [[
     lm. try_gpu try_all_gpus get_device synchronize empty_cache memory_allocated memory_reserved max_memory_allocated
-    max_memory_reserved reset_peak_memory_stats live_tensors scope keep fuse compile prepare]]})
+    max_memory_reserved reset_peak_memory_stats live_tensors scope keep compile prepare]]})
 page("utilities", "Utilities", {"", "lm. Timer help op_list repr time version getenv setenv"},
   {"lm.paths", "lm.paths lm.paths.*"})
 

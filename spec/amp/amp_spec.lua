@@ -182,14 +182,15 @@ describe("GradScaler", function()
     assert.matches("expected an optimizer, got 3", message(scaler.step, scaler, 3))
     assert.matches("a tensor or a list of tensors", message(scaler.scale, scaler, "x"))
     assert.matches("unknown option 'init_scal'; did you mean", message(lm.GradScaler, { init_scal = 1 }))
-    assert.matches("growth_factor must be more than 1, got 1", message(lm.GradScaler, { growth_factor = 1 }))
+    assert.matches("growth_factor must be a number above 1, got 1", message(lm.GradScaler, { growth_factor = 1 }))
     for _, scale in ipairs { 0, -1, 0 / 0, 1 / 0, 1e300, 1e-60 } do
       assert.matches("init_scale must be a number from 2^-126 to 2^126, got ", message(lm.GradScaler,
         { init_scale = scale }), 1, true)
       assert.matches("new_scale must be a number from 2^-126 to 2^126, got ", message(lm.GradScaler().update,
         lm.GradScaler(), scale), 1, true)
     end
-    assert.matches("backoff_factor must be between 0 and 1, got 1", message(lm.GradScaler, { backoff_factor = 1 }))
+    assert.matches("backoff_factor must be a number between 0 and 1, got 1",
+      message(lm.GradScaler, { backoff_factor = 1 }))
     local half = nn.Parameter(lm.ones({ 2 }, { dtype = "float16", device = device }))
     scaler:scale(half:sum()):backward()
     assert.matches("cannot unscale gradients of float16 parameters",

@@ -10,15 +10,9 @@ local on_cpu = device:sub(1, 3) == "cpu"
 local golden = dofile "spec/golden/autocast.lua"
 local stored = lm.load "spec/golden/_autocast.safetensors"
 
-local function places(table_of)
-  local list = {}
-  for place in pairs(table_of) do
-    local kind, dtype = tostring(place):match "^(%a+) (%w+)$"
-    if kind == device:match "^%a+" then list[#list + 1] = { place = place, dtype = dtype } end
-  end
-  table.sort(list, function(a, b) return a.place < b.place end)
-  return list
-end
+local kind = device:match "^%a+"
+local places = {}
+for i, dtype in ipairs { "bfloat16", "float16" } do places[i] = { place = kind .. " " .. dtype, dtype = dtype } end
 
 local function compile(text, env)
   return setfenv(assert(loadstring("return " .. text, text)), setmetatable(env, { __index = { lm = lm, F = F } }))
@@ -31,12 +25,12 @@ end
 
 describe("autocast's lists", function()
   for _, row in ipairs(golden.ops) do
-    for _, at in ipairs(places(row)) do
+    for _, at in ipairs(places) do
       it(row[1] .. ", " .. at.place, function()
         local pairs_of = { { "float32", "float32" }, { at.dtype, at.dtype }, { at.dtype, "float32" },
           { "float32", at.dtype }, { "float64", "float64" } }
         local k = 0
-        for want in row[at.place]:gmatch "%S+" do
+        for want in (row[at.place] or row[kind] or row[2]):gsub("low", at.dtype):gmatch "%S+" do
           k = k + 1
           local first, second = unpack(pairs_of[k])
           local env = {
@@ -77,7 +71,7 @@ describe("a model through autocast's lists", function()
     return env
   end
 
-  for _, at in ipairs(places(golden.model)) do
+  for _, at in ipairs(places) do
     it("computes each step in PyTorch's dtype, " .. at.place, function()
       local env, dtypes = leaves(), {}
       lm.autocast({ device = device, dtype = at.dtype }, function()

@@ -72,7 +72,6 @@ describe("no_grad", function()
     assert.is_false(lm.is_grad_enabled())
     assert.is_false(lm.set_grad_enabled(true))
     assert.is_true(lm.is_grad_enabled())
-    assert.error_matches(function() lm.set_grad_enabled(1) end, "set_grad_enabled: on must be true or false, got 1")
   end)
 end)
 
@@ -342,9 +341,7 @@ end)
 
 describe("an error in a scope", function()
   local temp = require "spec.support.temp"
-  local folder
-  setup(function() folder = temp.folder() end)
-  teardown(function() temp.remove(folder) end)
+  local folder = temp.during(setup, teardown)
 
   it("keeps the frames between it and the scope, where nobody catches it", function()
     local script = [[

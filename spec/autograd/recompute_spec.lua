@@ -388,6 +388,23 @@ describe("a checkpoint's second run leaves running statistics alone:", function(
     assert.same({ 1, 1, 1 }, mean:totable())
     assert.same({ 0, 0, 0 }, var:totable())
   end)
+
+  it("and not what the function makes itself", function()
+    local Moments = nn.Module:extend("Moments") -- normalizes by what batch_norm writes
+    function Moments:init()
+      self.w = nn.Parameter(lm.ones(3))
+      self:register_buffer("mean", lm.zeros(3))
+    end
+    function Moments:forward(x)
+      local mean, all = lm.zeros(3), lm.zeros(6)
+      local var = all[{ { 4, 6 } }] -- a view, which is as old as its base
+      F.batch_norm(x, mean, var, nil, nil, true, 1)
+      F.batch_norm(x * 2, self.mean, lm.ones(3), nil, nil, true, 0.5)
+      return (x - mean) * self.w / (var + all[{ { 1, 3 } }] + 1) * mean
+    end
+    alike(Moments, { 4, 3 })
+    alike(function() return nn.Sequential(Moments(), nn.BatchNorm1d(3), Moments()) end, { 4, 3 })
+  end)
 end)
 
 describe("a checkpoint that cannot be computed again says so:", function()

@@ -5,9 +5,8 @@ local ranks = require "spec.support.ranks"
 local plugin = require "spec.support.plugin"
 
 describe("a backend built elsewhere", function()
-  local folder, path
-  setup(function() folder = temp.folder() end)
-  teardown(function() temp.remove(folder) end)
+  local path
+  local folder = temp.during(setup, teardown)
 
   it("compiles against the installed headers", function()
     if not plugin.build(folder, "backend_tiny") then return pending("the module does not come from a build") end
@@ -179,9 +178,7 @@ describe("a backend built elsewhere", function()
 end)
 
 describe("the numbers of plug-ins", function()
-  local folder
-  setup(function() folder = temp.folder() end)
-  teardown(function() temp.remove(folder) end)
+  local folder = temp.during(setup, teardown)
 
   -- Returns the versions of driver, backend and group, from a copy of the sources in which a file's text was changed.
   local function numbers(file, from, to)

@@ -2,9 +2,7 @@
 -- there whose values differ, and jit.off is an error there.
 local temp = require "spec.support.temp"
 
-local folder
-setup(function() folder = temp.folder() end)
-teardown(function() temp.remove(folder) end)
+local folder = temp.during(setup, teardown)
 
 -- Runs a program whose function `finalizer` is called by the collector; returns its output.
 local function run(program)

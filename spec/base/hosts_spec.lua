@@ -1,9 +1,7 @@
 -- Programs that run Lua: Luminary refuses other Luas than LuaJIT, and computes on threads with small C stacks.
 local temp = require "spec.support.temp"
 
-local folder
-setup(function() folder = temp.folder() end)
-teardown(function() temp.remove(folder) end)
+local folder = temp.during(setup, teardown)
 
 local function has(command) return temp.execute(("command -v %s >/dev/null"):format(command)) == 0 end
 

@@ -21,7 +21,7 @@ local function prints_the_same(script)
     %s
   ]]):format(folder, script))
   for i = 1, PROCESSES do
-    local ok, text = temp.run(folder, "timeout 20 luajit " .. path)
+    local ok, text = temp.run(folder, "timeout 60 luajit " .. path)
     assert(ok, text)
     outputs[i] = text
   end

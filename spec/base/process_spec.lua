@@ -3,9 +3,7 @@
 local temp = require "spec.support.temp"
 local long = os.getenv "LM_TEST_LONG" ~= nil
 
-local folder
-setup(function() folder = temp.folder() end)
-teardown(function() temp.remove(folder) end)
+local folder = temp.during(setup, teardown)
 
 -- Runs a script for at most that many seconds; returns what it said, and its exit code. how.before: what the shell does
 -- before; how.under: a command that runs it; how.arguments: the script's.

@@ -100,15 +100,37 @@ describe("a signature", function()
   end)
 
   it("names kinds with parameters, which convert values and defaults", function()
-    options.kinds("spec_multiple", function(of)
-      return "multiple of " .. of, function(who, name, v)
-        if v % of ~= 0 then options.must_be(who, name, "a multiple of " .. of, v) end
-        return v / of
-      end
+    local function text(of) return "multiple of " .. of end
+    options.kind("spec_multiple", text, function(who, name, v, of)
+      if v % of ~= 0 then options.must_be(who, name, "a " .. text(of), v) end
+      return v / of
     end)
     assert.same({2, 5}, values("f(a: spec_multiple(3), b: spec_multiple(2) = 10)", 6))
     assert.equal("f: a must be a multiple of 3, got 7", message(values, "f(a: spec_multiple(3))", 7))
     assert.equal("multiple of 3", options.kind_text "spec_multiple(3)")
+  end)
+
+  it("declares the options that one table holds", function()
+    local items = '{mode = "a" | "b", n: count|false, gone: lacks, list: integer[] = {1}}'
+    assert.same({mode = "a", list = {1}}, options.check("f", nil, items))
+    assert.same({mode = "b", n = false, list = {}}, options.check("f", {mode = "b", n = false, list = {}}, items))
+    assert.equal("f: unknown option 'kind'; options are list, mode, n", message(options.check, "f", {kind = 1}, items))
+    assert.equal("f: n must be an integer of at least 1, got 0", message(options.check, "f", {n = 0}, items))
+    assert.equal("f: options must be in one table at the end: {mode = 3}", message(options.check, "f", 3, items))
+  end)
+
+  it("bounds numbers and integers, and refuses lists with holes", function()
+    local text = "f(a: integer(-2^24, 8), b: finite(0, 2^30) = 1, c: integer[] = {})"
+    assert.same({8, 0.5, {1, 2}}, values(text, 8, 0.5, {1, 2}))
+    assert.equal("f: a must be an integer from -16777216 to 8, got 9", message(values, text, 9))
+    assert.equal("f: a must be an integer from -16777216 to 8, got 1024", message(values, text, 1024))
+    for _, b in ipairs {0 / 0, 1 / 0, -1, 2 ^ 31} do
+      assert.matches("f: b must be a number from 0 to 2%^30, got ", message(values, text, 1, b))
+    end
+    local holed = {1, 2, 3, 4, 5, 6, 7}
+    holed[2] = nil
+    assert.equal("f: c[2] is missing or nil; expected an integer", message(values, text, 1, 1, holed))
+    assert.equal("integer from -16777216 to 8", options.kind_text "integer(-2^24, 8)")
   end)
 
   it("is shown by help, and is what a class's constructor takes", function()

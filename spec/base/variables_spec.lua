@@ -11,9 +11,7 @@ local function read(path)
 end
 
 describe("luminary's environment variables", function()
-  local folder
-  before_each(function() folder = temp.folder() end)
-  after_each(function() temp.remove(folder) end)
+  local folder = temp.during(before_each, after_each)
 
   it("are all in the table that the code reads by", function()
     local files = io.popen("find src lua bin -name '*.[ch]' -o -name '*.cc' -o -name '*.lua'")

@@ -51,10 +51,15 @@ local function abuse(name, f, first)
   end
 end
 
+-- Expects an error that blames this file for a problem, a pattern.
+local function refused(problem, try)
+  local ok, message = pcall(try)
+  assert(not ok, problem)
+  assert.matches("arguments_spec.lua:%d+: " .. problem, message)
+end
+
 describe("wrong arguments to", function()
-  local folder
-  setup(function() folder = temp.folder() end)
-  teardown(function() temp.remove(folder) end)
+  local folder = temp.during(setup, teardown)
 
   it("constructors of layers and losses #lua", function()
     for name in pairs(getmetatable(nn).lazy()) do assert(nn[name]) end
@@ -126,7 +131,7 @@ describe("wrong arguments to", function()
       ["Linear: unknown option 'out_featres'; did you mean 'out_features'?"] = function()
         nn.Linear(2, { out_featres = 3 })
       end,
-      ["gaussian_blur: sigma%[2%] must be a number, got string '2'"] = function()
+      ["gaussian_blur: sigma%[2%] must be a number above 0, got string '2'"] = function()
         lm.vision.transforms.functional.gaussian_blur(lm.ones { 3, 4, 4 }, 3, { 1, "2" })
       end,
       ["resnet18: weights: cannot open 'IMAGENET1K_V1': No such file or directory; nothing is downloaded"] = function()
@@ -146,10 +151,7 @@ describe("wrong arguments to", function()
       ["constant_: unknown option 'size'; options are t, value"] = function()
         nn.init.constant_(lm.zeros { 1 }, { value = 5, size = 3 })
       end,
-    } do
-      local _, message = pcall(try)
-      assert.matches("arguments_spec.lua:%d+: " .. problem, message)
-    end
+    } do refused(problem, try) end
   end)
 
   it("a dot for a colon, and a colon for a dot", function()
@@ -213,11 +215,7 @@ describe("wrong arguments to", function()
       ["cannot concatenate a tensor; x:item%(%) is the number of one element"] = function()
         return "loss " .. lm.ones { 1 }
       end,
-    } do
-      local ok, message = pcall(try)
-      assert(not ok, problem)
-      assert.matches("arguments_spec.lua:%d+: " .. problem, message)
-    end
+    } do refused(problem, try) end
   end)
 
   it("a colon is no remedy where the argument itself is nil", function()
@@ -233,11 +231,6 @@ describe("wrong arguments to", function()
   it("[0] of a list, which starts at 1", function()
     local net = nn.Linear(2, 2)
     local opt = optim.SGD(net:parameters(), { lr = 1 })
-    local function refused(problem, try)
-      local ok, message = pcall(try)
-      assert(not ok, problem)
-      assert.matches("arguments_spec.lua:%d+: " .. problem, message)
-    end
     local groups = "param_groups%[0%]: lists start at 1"
     refused(groups, function() return opt.param_groups[0] end)
     refused(groups, function() opt.param_groups[0].lr = 2 end)
@@ -343,11 +336,7 @@ describe("wrong arguments to", function()
       ["DataLoader: this object cannot be called; for x, y in loader:iter%(%) do … end walks its"] = function()
         for x in data.DataLoader(data.TensorDataset(lm.ones { 2 })) do lm.relu(x) end
       end,
-    } do
-      local ok, message = pcall(try)
-      assert(not ok, problem)
-      assert.matches("arguments_spec.lua:%d+: " .. problem, message)
-    end
+    } do refused(problem, try) end
   end)
 
   it("a method of a user's class may be called with more arguments than it names, and on a table", function()
@@ -405,8 +394,9 @@ describe("wrong arguments to", function()
       end,
       ["optim has no 'adamw'; it is named 'AdamW' here"] = function() return optim.adamw end,
       ["luminary has no 'float32'; dtypes are strings"] = function() return lm.float32 end,
-      ["luminary has no 'jit'; nothing is compiled, but lm%.fuse%(f%) computes"] = function() lm.jit.script() end,
-      ["no field 'compile'; lm%.fuse%(net%) returns a function"] = function() nn.ReLU():compile() end,
+      ["luminary has no 'jit'; lm%.compile%(f%), f a function or a module, records"] = function() lm.jit.script() end,
+      ["luminary has no 'fuse'; lm%.compile%(f%), f a function or a module, records"] = function() lm.fuse() end,
+      ["no field 'compile'; lm%.compile%(net%) returns a function"] = function() nn.ReLU():compile() end,
       ["watch has no 'tqdm'; lm%.watch%.progress%.new%(total%) makes a bar"] = function() lm.watch.tqdm(1) end,
       ["luminary has no 'profiler'; lm%.profile%(f%) records"] = function() lm.profiler.profile() end,
       ["watch%.progress is a table of functions, which is not called; it has duration, new, on_terminal"] = function()
@@ -443,11 +433,7 @@ describe("wrong arguments to", function()
       ["backends%.cudnn: unknown option 'benchmrk'"] = function()
         return lm.backends.cudnn.benchmrk
       end,
-    } do
-      local ok, message = pcall(try)
-      assert(not ok, problem)
-      assert.matches("arguments_spec.lua:%d+: " .. problem, message)
-    end
+    } do refused(problem, try) end
     assert.is_nil(rawget(nn, "RNNBase"))
   end)
 

@@ -48,7 +48,8 @@ describe("work without bound", function()
     refuses("at most %d+ tensors", "lm.zeros({1}):expand(2^40):chunk(2^40)")
     refuses("totable: x must be at most 2147483648 elements, got", "lm.zeros({1}):expand(2^40):totable()")
     refuses("totable: x must be at most 2147483648 elements, got", "lm.zeros({2^40, 0}):totable()")
-    refuses("nprocs must be at most %d+, got 1099511627776", "lm.mp.spawn(function() end, {nprocs = 2^40})")
+    refuses("nprocs must be an integer from 1 to %d+, got 1099511627776",
+      "lm.mp.spawn(function() end, {nprocs = 2^40})")
   end)
 
   it("by parts held in many places is done once for each", function()
@@ -59,10 +60,10 @@ describe("work without bound", function()
     refuses("the number of values must be at most %d+, got more", doubled
       .. "require 'luminary.base.json_encode' (t)")
     child(doubled .. [[
-      local carrier = require "luminary.mp.serialization"
-      local text = carrier.encode("spec", t, {plain = "value"})
+      local serializer = require "luminary.mp.serialization"
+      local text = serializer.encode("spec", t, {plain = "value"})
       assert(#text < 2000)
-      local u = carrier.decode(text, {}, {}, true)
+      local u = serializer.decode(text, {}, {}, true)
       for i = 1, 60 do assert(u[1] == u[2]); u = u[1] end
       assert(u[1] == 5)]])
   end)
@@ -154,11 +155,11 @@ describe("the C stack", function()
     assert.equal("fine\n", text)
   end)
 
-  it("holds: fused functions that call one another without end", function()
+  it("holds: prepared functions that call one another without end", function()
     local text = child([[
       local f, g
-      f = lm.fuse(function(x) return (f(x)) end)
-      g = lm.fuse(function(x) return g(x) end)
+      f = lm.prepare(function(x) return (f(x)) end)
+      g = lm.prepare(function(x) return g(x) end)
       for _, each in ipairs {f, g} do
         local ok, why = pcall(each, lm.ones(2000))
         assert(not ok and why:find "stack overflow", why)

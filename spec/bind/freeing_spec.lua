@@ -2,9 +2,7 @@
 local temp = require "spec.support.temp"
 
 describe("arguments freed during a call", function()
-  local folder
-  before_each(function() folder = temp.folder() end)
-  after_each(function() temp.remove(folder) end)
+  local folder = temp.during(before_each, after_each)
 
   local function sweep(way)
     local ok, text, code = temp.run(folder, ("LM_SPEC_FOLDER=%s timeout 900 luajit spec/support/freeing.lua %s")

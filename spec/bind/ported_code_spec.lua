@@ -2,9 +2,7 @@
 -- and lm.set_warnings("port").
 local temp = require "spec.support.temp"
 
-local folder
-setup(function() folder = temp.folder() end)
-teardown(function() temp.remove(folder) end)
+local folder = temp.during(setup, teardown)
 
 -- The lines of a script that were warned of, and all that it wrote. `head` is its first line.
 local head = "local lm = require 'luminary' local nn, F = lm.nn, lm.nn.functional local x = lm.rand(2, 3, 4)\n"

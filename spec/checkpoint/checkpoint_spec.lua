@@ -4,12 +4,8 @@ local temp = require "spec.support.temp"
 local message = require "spec.support.error_of"
 local nn, optim = lm.nn, lm.optim
 
-local folder, path
-before_each(function()
-  folder = temp.folder()
-  path = folder .. "/a.safetensors"
-end)
-after_each(function() temp.remove(folder) end)
+local folder = temp.during(before_each, after_each)
+local path = folder .. "/a.safetensors"
 
 local function made(seed)
   lm.manual_seed(seed)

@@ -94,7 +94,7 @@ describe("a folder", function()
       local got = ranks.run {n = n, timeout = 60, script = ([[
         local lm = require "luminary"
         local size = tonumber(os.getenv "WORLD_SIZE")
-        lm.dist.init_process_group {timeout = 20}
+        lm.dist.init_process_group {timeout = 60}
         local rank = lm.dist.get_rank()
         local manager = lm.checkpoint.Manager {dir = %q}
         manager:save(1, {w = lm.ones(3)})
@@ -123,7 +123,7 @@ local function run_with_faults(n, script, env)
     local ffi = require "ffi"
     ffi.cdef "void lm_fault(const char *folder, const char *call, int first, int error); int lm_fault_calls(void);"
     local size, folder = tonumber(os.getenv "WORLD_SIZE"), %q
-    if size > 1 then lm.dist.init_process_group {timeout = 20} end
+    if size > 1 then lm.dist.init_process_group {timeout = 60} end
     local rank = size > 1 and lm.dist.get_rank() or 0
     local function barrier() if size > 1 then lm.dist.barrier() end end
     local manager = lm.checkpoint.Manager {dir = folder .. "/run", keep_last = 1}
@@ -131,7 +131,7 @@ local function run_with_faults(n, script, env)
       local began = lm.time()
       local ok, why = pcall(f, ...)
       assert(not ok and why:find(pattern), tostring(why))
-      assert(lm.time() - began < 10)
+      assert(lm.time() - began < 30)
     end
     %s
     if size > 1 then lm.dist.destroy_process_group() end
@@ -375,8 +375,8 @@ describe("the end of a program", function()
 
   it("gives up where nothing is written for a time, and names the file", function()
     local began = lm.time()
-    local ok, text = pcall(run_with_faults, 1, SAVE:format(3, 30000), {LM_SAVE_TIMEOUT = "1"})
-    assert.is_true(lm.time() - began < 20)
+    local ok, text = pcall(run_with_faults, 1, SAVE:format(3, 60000), {LM_SAVE_TIMEOUT = "1"})
+    assert.is_true(lm.time() - began < 60) -- writes that take 60 s each are not waited for
     assert.is_false(ok)
     assert.matches("exit code 1 .*a save in the background failed: cannot finish '[^']*a.safetensors': nothing was "
       .. "written for 1 s", text)
@@ -477,7 +477,7 @@ describe("a file that a stranger changed", function()
   it("and that is a shard is noticed on all ranks before anything is loaded", function()
     local got = ranks.run {n = 2, timeout = 60, script = ([[
       local lm = require "luminary"
-      lm.dist.init_process_group {timeout = 20}
+      lm.dist.init_process_group {timeout = 60}
       local rank, optim = lm.dist.get_rank(), lm.optim
       lm.manual_seed(rank)
       local net = lm.nn.Linear(30, 20)
@@ -511,7 +511,7 @@ describe("a shard", function()
   it("of another save, of another rank, or that is absent is noticed on all ranks before anything is loaded", function()
     local got = ranks.run {n = 2, timeout = 60, script = ([[
       local lm = require "luminary"
-      lm.dist.init_process_group {timeout = 20}
+      lm.dist.init_process_group {timeout = 60}
       local rank, optim, dir = lm.dist.get_rank(), lm.optim, %q
       lm.manual_seed(1)
       local net = lm.nn.Linear(30, 20)
@@ -562,7 +562,7 @@ describe("ranks with folders of their own", function()
   it("cannot save shards, and keep what is there", function()
     local got = ranks.run {n = 2, timeout = 60, script = ([[
       local lm = require "luminary"
-      lm.dist.init_process_group {timeout = 20}
+      lm.dist.init_process_group {timeout = 60}
       local rank, dir = lm.dist.get_rank(), %q
       local net = lm.nn.Linear(30, 20)
       local opt = lm.optim.ZeroRedundancyOptimizer(net:parameters(), {optimizer_class = lm.optim.Adam})
@@ -678,7 +678,7 @@ describe("a rank that dies", function()
           local lm = require "luminary"
           local ffi = require "ffi"
           ffi.cdef "int kill(int, int); int getpid(void); int usleep(unsigned);"
-          lm.dist.init_process_group {timeout = 20}
+          lm.dist.init_process_group {timeout = 60}
           local rank = lm.dist.get_rank()
           local manager = lm.checkpoint.Manager {dir = %q}
           local Part = lm.nn.Module:extend "Part"
@@ -700,7 +700,7 @@ describe("a rank that dies", function()
             manager:save(3, {part = part})
           end)
           assert(not ok and why:find "rank %d ", why)
-          assert(lm.time() - began < 20)
+          assert(lm.time() - began < 30)
           assert(#manager:steps() == 1 and lm.checkpoint.load(manager:path(1)))
           print "raised"]]):format(folder .. "/run", dying, what, dying)}
         for rank = 0, 2 do

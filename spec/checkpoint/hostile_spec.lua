@@ -6,12 +6,8 @@ local ranks = require "spec.support.ranks"
 local temp = require "spec.support.temp"
 local nn = lm.nn
 
-local folder, path
-before_each(function()
-  folder = temp.folder()
-  path = folder .. "/a.safetensors"
-end)
-after_each(function() temp.remove(folder) end)
+local folder = temp.during(before_each, after_each)
+local path = folder .. "/a.safetensors"
 
 local function nested(depth, leaf)
   local t = {leaf = leaf or 1}
@@ -118,7 +114,7 @@ describe("values that cannot be saved", function()
   it("are an error of the call on every rank, where only one has them", function()
     local got = ranks.run {n = 2, timeout = 60, script = ([[
       local lm = require "luminary"
-      lm.dist.init_process_group {timeout = 20}
+      lm.dist.init_process_group {timeout = 60}
       local Part = lm.nn.Module:extend "Part"
       for _, case in ipairs {{own = true, where = 1}, {own = false, where = 0}, {own = true, where = 0}} do
         for _, async in ipairs {false, true} do
@@ -129,7 +125,7 @@ describe("values that cannot be saved", function()
           local ok, why = pcall(lm.checkpoint.save, %q, {part = part}, {async = async})
           assert(not ok and why:find("checkpoint.save: ", 1, true)
             and why:find("part.foo[2] is a function", 1, true), tostring(why))
-          assert(lm.time() - began < 10)
+          assert(lm.time() - began < 30)
         end
       end
       local count = Part()
@@ -149,7 +145,7 @@ describe("tensors", function()
   it("are loaded on every rank, with shards and in the background, or are an error of all", function()
     local got = ranks.run {n = 2, timeout = 60, script = ([[
       local lm = require "luminary"
-      lm.dist.init_process_group {timeout = 20}
+      lm.dist.init_process_group {timeout = 60}
       local rank = lm.dist.get_rank()
       local net, w = lm.nn.Linear(4, 3), lm.full({3}, 5)
       local opt = lm.optim.ZeroRedundancyOptimizer(net:parameters(), {optimizer_class = lm.optim.Adam})
@@ -364,7 +360,7 @@ describe("checkpoint.Manager", function()
   it("raises on all ranks what fails on the first", function()
     local got = ranks.run {n = 3, timeout = 60, script = ([[
       local lm = require "luminary"
-      lm.dist.init_process_group {timeout = 20}
+      lm.dist.init_process_group {timeout = 60}
       local rank = lm.dist.get_rank()
       local manager = lm.checkpoint.Manager {dir = %q}
       local of_first = require "luminary.checkpoint.ranks".of_first
@@ -377,7 +373,7 @@ describe("checkpoint.Manager", function()
       if rank == 0 then manager.dir = 3 end -- steps() then fails on rank 0 alone
       ok, why = pcall(manager.load, manager)
       assert(not ok, "no error")
-      assert(lm.time() - began < 10)
+      assert(lm.time() - began < 30)
       lm.dist.destroy_process_group()]]):format(folder)}
     assert(got.ok, got.text)
   end)

@@ -6,9 +6,7 @@ local several = require "spec.support.several"
 local temp = require "spec.support.temp"
 local long = lm.getenv "LM_TEST_LONG" ~= nil
 
-local folder
-before_each(function() folder = temp.folder() end)
-after_each(function() temp.remove(folder) end)
+local folder = temp.during(before_each, after_each)
 
 local PRELUDE = [[
   lm.set_default_dtype "float64"
@@ -321,8 +319,8 @@ describe("checkpoints of sharded models", function()
           assert(lm.equal(t, lm.full(t.shape, step)), name)
         end
         for _, p in ipairs(saved and net:parameters() or {}) do
-          local about, state = require("luminary.nn.parallel.shards").of[p], opt.state[p].momentum_buffer
-          local rows = math.max(0, math.min(about.chunk, about.rows - about.first)) -- without the padding
+          local split, state = require("luminary.nn.parallel.placement").rows(p), opt.state[p].momentum_buffer
+          local rows = math.max(0, math.min(split.chunk, split.shape[1] - split.first)) -- without the padding
           assert(lm.equal(state:narrow(1, 1, rows), lm.full({rows, unpack(p.shape, 2)}, step)), "state")
         end
         if step == 0 then for _, p in ipairs(net:parameters()) do opt.state[p].momentum_buffer:fill_(0) end end

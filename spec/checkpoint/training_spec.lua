@@ -5,9 +5,7 @@ local ranks = require "spec.support.ranks"
 local temp = require "spec.support.temp"
 local program, long = "spec/support/checkpoint_run.lua", lm.getenv "LM_TEST_LONG" ~= nil
 
-local folder
-before_each(function() folder = temp.folder() end)
-after_each(function() temp.remove(folder) end)
+local folder = temp.during(before_each, after_each)
 
 -- Runs steps first + 1 to last with n ranks.
 local function train(n, first, last, optimizer)
@@ -83,7 +81,7 @@ describe("a killed writer", function()
       done]])
     assert(lm.paths.mkdir(folder .. "/run"))
     local kills = long and 500 or 6
-    local code = os.execute(("timeout %d sh %s/kill.sh %d %s 300000 >/dev/null 2>&1"):format(20 + kills, folder, kills,
+    local code = os.execute(("timeout %d sh %s/kill.sh %d %s 300000 >/dev/null 2>&1"):format(120 + kills, folder, kills,
       folder))
     assert(code == 0, temp.read(folder .. "/errors"))
     assert.equal("", temp.read(folder .. "/errors")) -- nothing warns of a damaged file

@@ -2,9 +2,7 @@
 local temp = require "spec.support.temp"
 local command = "bin/luminary"
 
-local folder
-setup(function() folder = temp.folder() end)
-teardown(function() temp.remove(folder) end)
+local folder = temp.during(setup, teardown)
 
 local head = "local lm = require 'luminary' local nn, x = lm.nn, lm.ones(2, 2) local net = nn.Linear(2, 2)\n"
 

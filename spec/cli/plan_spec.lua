@@ -1,9 +1,7 @@
 -- `luminary run --plan`: what it prints, and what it refuses.
 local temp = require "spec.support.temp"
 
-local folder
-setup(function() folder = temp.folder() end)
-teardown(function() temp.remove(folder) end)
+local folder = temp.during(setup, teardown)
 
 local function run(arguments) return temp.run(folder, "luajit bin/luminary run " .. arguments) end
 

@@ -1,9 +1,7 @@
 -- Tests how scripts read their command lines: what the usage text says of the options, and what rows add.
 local temp = require "spec.support.temp"
 
-local folder
-setup(function() folder = temp.folder() end)
-teardown(function() temp.remove(folder) end)
+local folder = temp.during(setup, teardown)
 
 -- Runs a script with a usage text and rows; it prints the options that the line names, in order of the names given.
 local function run(usage, rows, names, line)

@@ -3,9 +3,7 @@ local temp = require "spec.support.temp"
 if os.getenv "LM_SPEC_DEVICE" then return end -- another device changes nothing here
 
 describe("architectures of a build #unsanitized", function() -- nothing of ours runs
-  local folder
-  setup(function() folder = temp.folder() end)
-  teardown(function() temp.remove(folder) end)
+  local folder = temp.during(setup, teardown)
 
   local function program(name, text)
     temp.write(folder .. "/" .. name, "#!/bin/sh\n" .. text .. "\n")

@@ -8,9 +8,7 @@ local build = built:match "^(.*)/lib/luminary$"
 local fake = built .. "/fake_cuda.so"
 
 describe("bundle #unsanitized", function() -- bundle packs builds that are not sanitized
-  local folder
-  setup(function() folder = temp.folder() end)
-  teardown(function() temp.remove(folder) end)
+  local folder = temp.during(setup, teardown)
 
   -- Returns a folder that looks like a build with such CUDA settings.
   local function build_with(archs, cuda_flags)

@@ -4,9 +4,9 @@ local temp = require "spec.support.temp"
 if os.getenv "LM_SPEC_DEVICE" then return end -- another device changes nothing here
 
 describe("the fake CUDA runtime", function()
-  local folder, program, library
+  local program, library
+  local folder = temp.during(setup, teardown)
   setup(function()
-    folder = temp.folder()
     local core = assert(package.searchpath("luminary.core", package.cpath))
     library = core:gsub("core%.so$", "fake_cuda.so")
     local nvcc = (os.getenv("CUDA_HOME") or "/usr/local/cuda") .. "/bin/nvcc"
@@ -18,7 +18,6 @@ describe("the fake CUDA runtime", function()
     local ok, text = temp.run(folder, build:format(nvcc, program))
     assert(ok, text)
   end)
-  teardown(function() temp.remove(folder) end)
 
   local function check(name, settings)
     -- The shell that waits for it says of which signal it died: in the output, not on the terminal.

@@ -7,9 +7,7 @@ ffi.cdef "long lm_fake_call_count(const char *name);"
 if not pcall(function() return ffi.C.lm_fake_call_count end) then return end
 
 describe("gpu_check #unsanitized", function() -- gpu_check runs specs, which sanitizers see by themselves
-  local folder
-  setup(function() folder = temp.folder() end)
-  teardown(function() temp.remove(folder) end)
+  local folder = temp.during(setup, teardown)
 
   -- Returns whether gpu_check succeeded, what it printed, and what its first stage wrote. Checks get the time that they
   -- take here beside other specs.
@@ -17,7 +15,7 @@ describe("gpu_check #unsanitized", function() -- gpu_check runs specs, which san
     if not arguments:find("--seconds", 1, true) then arguments = arguments .. " --seconds 1500" end
     local ok, text = temp.run(folder, ("%s luajit scripts/dev/gpu_check %s --out %s"):format(environment or "",
       arguments, folder))
-    return ok, text, temp.read(("%s/gpu_check_%s.txt"):format(folder, arguments:sub(1, 1)))
+    return ok, text, temp.read(("%s/gpu_check_%s.txt"):format(folder, arguments:match "^%d+"))
   end
 
   local long = os.getenv "LM_TEST_LONG" == "1"
@@ -39,6 +37,9 @@ describe("gpu_check #unsanitized", function() -- gpu_check runs specs, which san
     { "8 --only 'between processes'", { "tensors between processes" } },
     { "8 --only alignment", { "alignment" }, long = true },
     { "9", { "NCCL of one rank", "what a call of NCCL costs its thread" }, 3 },
+    { "10", { "gpt2_bf16", "resnet18", "token_bf16", "resnet50_bf16", "lstm_bf16", "lenet", "gpt2_bf16 by events" },
+      long = true },
+    { "10 --only token", { "token_bf16" } },
   } do
     it("passes: " .. case[1], function()
       if case.long and not long then return pending "scripts/test --long runs it" end
@@ -46,7 +47,7 @@ describe("gpu_check #unsanitized", function() -- gpu_check runs specs, which san
       assert(ok, report)
       assert.matches(("%%d+ passed, 0 failed, 0 partial, %d left out\n$"):format(case[3] or 0), text)
       for _, name in ipairs(case[2]) do
-        local line = ("ok        %s %s, "):format(case[1]:sub(1, 1), name)
+        local line = ("ok        %s %s, "):format(case[1]:match "^%d+", name)
         assert.matches(line, text, 1, true)
         assert.matches("==== " .. line, report, 1, true)
       end
@@ -64,6 +65,48 @@ describe("gpu_check #unsanitized", function() -- gpu_check runs specs, which san
     for attention in text:gmatch "attention of [^\n]*" do
       assert.matches("[1-9]%d* searches; .*third +[%d.]+ ms, +0 searches", attention)
     end
+  end)
+
+  it("shows each kernel of a step, eager and captured, beside its bound", function()
+    if not io.open "/usr/local/cuda/include/cupti.h" then return pending "CUPTI's headers are not here" end
+    local ok, text, report = run "10 --only lenet"
+    assert(ok, report)
+    assert.matches("\n +lenet, 1 images a step\n +eager +[%d.]+ us a step, +[%d.]+ us in kernels", text)
+    local rows, slowest, shares = {}, math.huge, 0
+    for calls, eager, captured, bound, share, name in report:gmatch
+      "\n +(%d+) +([%d.-]+) +([%d.-]+) +([%d.-]+) +[%d.-]+ +([%d.]+) %%  ([^\n]+)" do
+      assert(tonumber(captured) <= slowest, name) -- slowest first
+      slowest, shares = tonumber(captured), shares + share
+      assert(tonumber(eager) or name:find "lm_row_add<long>" or name == "cudaMemcpy", name) -- a graph's own
+      rows[name] = { calls = tonumber(calls), bound = tonumber(bound) }
+    end
+    assert(math.abs(shares - 100) < 2, shares)
+    -- As count_step counts them: three of each activation, the optimizer once, ten products.
+    assert.equal(3, rows["lm_pointwise_flat<lm_row_relu<float>, float, float, float>"].calls)
+    assert.equal(1, rows["lm_optim_kernel<lm_sgd_element, float, 1u>"].calls)
+    local products = 0
+    for name, row in pairs(rows) do
+      if name:find "^product .*GFLOP$" then
+        products = products + row.calls
+        assert(row.bound, name)
+      end
+    end
+    assert.equal(11, products)
+  end)
+
+  it("shows the ops of a step by events where CUPTI is missing", function()
+    local ok, text, report = run "10 --only events"
+    assert(ok, report)
+    assert.matches("1 passed, 0 failed", text)
+    assert.matches("gpt2_bf16: without CUPTI; by events instead, op by op, eager\n", report, 1, true)
+    assert.matches("\nAdamW", report)
+  end)
+
+  it("says that there is no device", function()
+    local found, text, code = temp.run(folder, "LD_PRELOAD= luajit scripts/dev/gpu_check 10 --out " .. folder)
+    if found or not text:find "no CUDA device" then return pending "a card is here" end
+    assert.equal(1, code)
+    assert.matches("gpu_check: there is no CUDA device here; run it on a machine with one", text, 1, true)
   end)
 
   it("says what only a card can answer, and what it does not know", function()

@@ -17,9 +17,7 @@ lm.manual_seed(3)
 ]]
 
 describe("CUDA's transforms and linear algebra #fake", function()
-  local folder
-  setup(function() folder = temp.folder() end)
-  teardown(function() temp.remove(folder) end)
+  local folder = temp.during(setup, teardown)
 
   local script = scripts.tests(it, pending, preamble)
 

@@ -14,7 +14,7 @@ local function failed(f) -- as Lua source: f has to fail, within as many seconds
     print(problem)
     local begun = now()
     lm.cuda.synchronize()
-    assert(now() - begun < 1, "the device is stuck")
+    assert(now() - begun < 10, "the device is stuck")
     contains(message(dist.all_reduce, full({ 1 }, 1)), "all_reduce")
     pcall(dist.destroy_process_group)
     assert(until_true(function() return live "communicator" == 0 end), "communicators are left")
@@ -91,19 +91,18 @@ describe("ranks that come to different calls over NCCL", function()
   it("hear of it behind a result that goes to the host, which does not wait for the call that never ends", function()
     local got = succeeds(2, warm .. failed [[
       if rank == 0 then C.usleep(200000) end -- rank 1 has enqueued both calls by then
-      local begun = now()
       local first = dist.all_reduce(lm.ones { 8 }, { async_op = true })
       if rank == 0 then
         first:wait()
-        C.usleep(1500000)
+        print(until_true(function() return io.open(arg[0] .. ".first") end) and "at once" or "late")
         dist.barrier()
       end
       local second = dist.all_reduce(lm.ones { 4 }, { async_op = true })
       first:wait(10)
-      print(now() - begun < 1.2 and "at once" or "late")
+      if rank == 1 then io.open(arg[0] .. ".first", "w"):close() end
       second:wait(10)
     ]], { init = "backend = 'nccl', timeout = 20" }) -- nccl copies the CPU's tensors to the card
-    assert(got[1].output:find("at once", 1, true), got.text)
+    assert(got[0].output:find("at once", 1, true), got.text)
     for rank = 0, 1 do assert(got[rank].output:find "made a? ?different calls?", got.text) end
   end)
 
@@ -202,7 +201,7 @@ describe("ranks over NCCL whose peer", function()
     ]])
     local text = got[0].output
     assert.equal(0, got[0].code, got.text)
-    assert(text:find "has waited for 1%.?%d* s in all_reduce" and text:find("luminary doctor", 1, true), got.text)
+    assert(text:find "has waited for [%d.]+ s in all_reduce" and text:find("luminary doctor", 1, true), got.text)
     assert(text:find("not done after 2 s") or text:find("timeout") or text:find("2 s"), got.text)
   end)
 
@@ -212,7 +211,7 @@ describe("ranks over NCCL whose peer", function()
         local mine, theirs = full({ 4 }, rank), full({ 4 }, -1)
         dist.isend(mine, 1 - rank)
         dist.irecv(theirs, 1 - rank):wait(20)
-      ]], { init = "timeout = 2" })
+      ]], { init = "timeout = 4" })
       for rank = 0, 1 do
         assert.matches("finished\n", got[rank].output)
         assert(not got[rank].output:find("fake nccl:", 1, true), got.text)

@@ -166,7 +166,8 @@ describe("a group of gloo and NCCL", function()
       print(problem)
       print(("after %.2f s"):format(now() - begun))
       contains(problem, "float32 [4] on cuda at ", "float32 [4] at ", "rank 0 ", "rank 1 ")
-      assert(now() - begun < 1)
+      assert(now() - begun < 10) -- its time limit is 20 s
+      require("spec.support.time").within(now() - begun, 1)
       pcall(dist.destroy_process_group)
     ]])
     for rank = 0, 1 do assert.equal(0, got[rank].code, got.text) end

@@ -1,6 +1,7 @@
 -- nn.parallel.Pipeline over the stand-in for NCCL (support/nccl/), whose sends and receives wait for each other in the
 -- order of a stream.
 local nccl_ranks = require "spec.support.nccl_ranks"
+local within = require("spec.support.time").within
 if not nccl_ranks.are_there then return end
 
 -- `cut(net, opts)` makes a pipeline of all ranks; `train(pipe, alone, n)` compares n steps with those of one process.
@@ -145,8 +146,9 @@ describe("nn.parallel.Pipeline over NCCL", function()
       pipe:step(batch(1))
       dist.barrier()
     ]])
-    assert.matches("(rank 0 = pipeline 0; rank 1 = pipeline 1)", got[0].output, 1, true)
+    -- Rank 0 sees it in the step, whose group names both, or after it, in the barrier.
+    assert.matches("rank 1 = pipeline 1)", got[0].output, 1, true)
     assert.matches("no luck (rank 1 = pipeline 1)", got[1].output, 1, true)
-    for rank = 0, 1 do assert.is_true(got[rank].seconds < 15, got.text) end
+    for rank = 0, 1 do within(got[rank].seconds, 15, got.text) end
   end)
 end)

@@ -60,9 +60,8 @@ for _, name in ipairs { "conv2d_input", "conv2d_weight" } do
 end
 
 describe("cuDNN, without a GPU, #unsanitized", function() -- cudnn_plans is not built with the sanitizers
-  local folder, program
-  setup(function() folder = temp.folder() end)
-  teardown(function() temp.remove(folder) end)
+  local program
+  local folder = temp.during(setup, teardown)
 
   local cuda = os.getenv "CUDA_HOME" or "/usr/local/cuda"
   local built = assert(package.searchpath("luminary.core", package.cpath)):match("^(.*/luminary)/core%.so$")

@@ -3,7 +3,7 @@ local core = require "luminary.core"
 local temp = require "spec.support.temp"
 if core.device_count("cuda") == 0 then return end
 
-local folder
+local folder = temp.during(setup, teardown)
 local function run(environment, script)
   local path = temp.write(folder .. "/script.lua", 'local lm = require "luminary"\n' .. script)
   local ok, text = temp.run(folder, ("%s luajit %s"):format(environment, path))
@@ -19,9 +19,6 @@ local is_fake = pcall(require("ffi").cdef, "long lm_fake_live(const char *);")
   and pcall(function() return require("ffi").C.lm_fake_live end)
 
 describe("a process with CUDA devices", function()
-  setup(function() folder = temp.folder() end)
-  teardown(function() temp.remove(folder) end)
-
   it("loads batches to one and captures a step without a word of lm.cuda", function()
     local text = run("", [[
       local set = lm.data.TensorDataset(lm.ones(8, 2))

@@ -1,6 +1,7 @@
--- Counts what a step of tiny sizes asks of a device: launches, products, plan searches, waits, and the bytes that its
--- products and kernels move, as scripts/dev/count_step --small --totals counts them. A change that lowers a number
--- changes it here; one that raises it has a reason. Bytes of kernels are counted over checked kernels alone.
+-- Counts what a step of tiny sizes, or a token, asks of a device: launches, products, plan searches, waits, and the
+-- bytes that its products and kernels move, as scripts/dev/count_step --small --totals counts them. A change that
+-- lowers a number changes it here; one that raises it has a reason. Bytes of kernels are counted over checked kernels
+-- alone.
 local ffi = require "ffi"
 local lm = require "luminary"
 local temp = require "spec.support.temp"
@@ -35,6 +36,11 @@ local steps = {
     ideal = 1395072,
     eager = {278, 279, 49, 9502720, 413696, 232448, 2217992, 1472652, 1},
     captured = {3, 283, 49, 9502720, 414720, 233472, 2219120, 1473772, 1},
+  },
+  token = {
+    ideal = 111168,
+    eager = {30, 30, 9, 52224, 54336, 1248, 57064, 3104, 0},
+    captured = {2, 32, 9, 52224, 54344, 1256, 57088, 3120, 0},
   },
 }
 
@@ -93,8 +99,8 @@ describe("a training step #unsanitized", function() -- count_step preloads a lib
       counts[#counts + 1] = ("%s %s %s"):format(name, calls, bytes)
     end
     -- Two blocks, twice, and the rest once; rows of gradients and of their sums over replicas; the number of samples.
-    -- Each parameter's rows begin at a multiple of 64 bytes.
-    assert.same({"all_gather 5 28032", "all_reduce 4 14728", "all_reduce 1 8", "reduce_scatter 3 14720"}, counts)
+    -- Each parameter's rows begin at a multiple of 64 bytes. Behind them are flags: whether there is a gradient.
+    assert.same({"all_gather 5 28032", "all_reduce 4 14920", "all_reduce 1 8", "reduce_scatter 3 14912"}, counts)
   end)
 
   if checked then -- unchecked kernels do not say what they write

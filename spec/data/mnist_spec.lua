@@ -6,9 +6,7 @@ local data = lm.data
 local message = passes.message
 
 describe("MNIST's files", function()
-  local folder
-  setup(function() folder = temp.folder() end)
-  teardown(function() temp.remove(folder) end)
+  local folder = temp.during(setup, teardown)
 
   local function big_endian(n)
     return string.char(math.floor(n / 2 ^ 24) % 256, math.floor(n / 2 ^ 16) % 256, math.floor(n / 2 ^ 8) % 256, n % 256)
@@ -135,7 +133,7 @@ describe("MNIST's files", function()
     local root = folder .. "/strange"
     os.execute(("mkdir %s; mkfifo %s/train-images-idx3-ubyte %s/train-labels-idx1-ubyte")
       :format(root, root, root))
-    local ok, text = temp.run(folder, ("timeout 10 luajit -e 'require(\"luminary\").data.MNIST{root = \"%s\"}'")
+    local ok, text = temp.run(folder, ("timeout 60 luajit -e 'require(\"luminary\").data.MNIST{root = \"%s\"}'")
       :format(root))
     assert.is_false(ok)
     assert.matches("cannot open '" .. root .. "/train-images-idx3-ubyte': it is a FIFO, not a regular file", text, 1,

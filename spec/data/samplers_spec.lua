@@ -46,7 +46,7 @@ describe("samplers of parts", function()
     for problem, try in pairs {
       ["weight 2 must be a number of at least 0, got %-1"] = { { 1, -1 }, 1 },
       ["at least one weight must be above 0"] = { { 0, 0 }, 1 },
-      ["weight 2 must be a number of at least 0, got nil"] = { { 1, nil, 1 }, 1 },
+      ["weight 2 is missing or nil; expected a number of at least 0"] = { { 1, nil, 1 }, 1 },
       ["the sum of the weights must be finite"] = { { 1e308, 1e308 }, 1 },
       ["num_samples must be an integer of at least 1, got 0"] = { { 1 }, 0 },
       ["cannot draw 3 samples without replacement from 2 weights"] = { { 1, 0, 1 }, 3, { replacement = false } },

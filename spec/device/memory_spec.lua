@@ -281,6 +281,23 @@ describe("a loop without collectgarbage", function()
     assert(left < 8, left)
   end)
 
+  it("is collected before a backward pass of many results, which it then frees as it goes #unsanitized", function()
+    local collections, peak = collections_of [[
+      local w, heap = {}, {}
+      for k = 1, 80 do w[k] = lm.ones({2 ^ 19}, {requires_grad = true}) end
+      for k = 1, 16000 do heap[k] = {k} end
+      local used = lm.memory_allocated()
+      for k = 1, 6 do
+        for i = 1, 80 do w[i].grad = nil end
+        if k == 4 then lm.reset_peak_memory_stats() end
+        local y = w[1]
+        for i = 2, 80 do y = y * w[i] end -- 160 MB, as the gradients
+        y:sum():backward()
+      end
+      print(collections, #heap > 0 and (lm.max_memory_allocated() - used) / 2 ^ 20)]]
+    assert(collections > 0 and peak < 200, peak)
+  end)
+
   on_fake_cuda("collects less often where results are on a GPU, which gains nothing by it", [[
     local heap, collections, before = {}, 0, 0
     for k = 1, 16000 do heap[k] = {k} end

@@ -41,6 +41,8 @@ describe("the cost model #unsanitized", function()
   end
 
   it("knows what a block saves", function()
+    jit.off() -- compiled code holds a tensor or two of a call that has ended, in 1 of 40 runs
+    finally(jit.on)
     local function saved(layers, make)
       local net, ids = make(layers), lm.randint(1, 65, {2, 64})
       collectgarbage()

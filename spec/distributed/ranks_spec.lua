@@ -7,12 +7,8 @@ local images = require "spec.support.images"
 
 local prelude = [[
 local lm = require "luminary"
+local message = require "spec.support.error_of"
 local dist = lm.dist
-local function message(f, ...)
-  local ok, err = pcall(f, ...)
-  assert(not ok, "no error")
-  return tostring(err)
-end
 local function nap(seconds)
   local t = lm.time()
   while lm.time() < t + seconds do end
@@ -129,7 +125,7 @@ describe("ranks meet", function()
   end)
 
   it("only with the same token", function()
-    local got = run(2, [[print(message(dist.init_process_group, { timeout = 3 }))]],
+    local got = run(2, [[print(message(dist.init_process_group, { timeout = 8 }))]],
       { env_of = function(rank) return { LM_TOKEN = "token " .. rank } end })
     assert.matches("init_process_group: .*token", got[1].output)
   end)
@@ -142,7 +138,7 @@ describe("ranks meet", function()
   end)
 
   it("and two that claim one number are told so", function()
-    local got = run(2, [[print(message(dist.init_process_group, { rank = 0, timeout = 3 }))]], { may_fail = true })
+    local got = run(2, [[print(message(dist.init_process_group, { rank = 0, timeout = 8 }))]], { may_fail = true })
     assert.matches("is another rank 0 of this job running", got[0].output .. got[1].output)
   end)
 end)
@@ -320,6 +316,28 @@ describe("collectives", function()
       same("for " .. me, dist.scatter_object_list(out, me == 0 and { "for 0", "for 1", "for 2" } or nil, 0))
       same({ "for " .. me }, out)
       same({}, dist.all_gather_object({}, nil))
+    ]])
+  end)
+
+  it("of values with tensors, which share what they shared", function()
+    run(3, joined .. [[
+      for _, dtype in ipairs { "float16", "bfloat16", "float32", "float64", "int64", "uint8", "bool" } do
+        local t = lm.arange(0, 6 + me):view(-1, 1):expand(-1, 2):t():to(dtype):requires_grad_(dtype == "float32")
+        local sent = { t = t, none = lm.empty(0, 3, { dtype = dtype }), big = -2LL ^ 62 + me }
+        sent.twice = sent.t
+        for r, got in ipairs(dist.all_gather_object({}, sent)) do
+          same(lm.arange(0, 5 + r):view(-1, 1):expand(-1, 2):t():to(dtype):totable(), got.t:totable())
+          same({ dtype, false, { 0, 3 } }, { got.t.dtype, got.t.requires_grad, { unpack(got.none.shape) } })
+          assert(rawequal(got.t, got.twice) and got.big == -2LL ^ 62 + r - 1)
+        end
+      end
+      local x = dist.broadcast_object_list(me == 1 and { lm.ones(2, { dtype = "float16" }) } or {}, 1)[1]
+      same({ 1, 1 }, x:totable())
+      local list = me == 0 and { 1, lm.ones(40), lm.zeros(1) } or nil
+      local mine = dist.scatter_object_list({}, list, 0)
+      same(me == 0 and 1 or me == 1 and 40 or 0, me == 0 and mine or mine:sum():item())
+      local all = dist.gather_object({ lm.full({ 1000 }, me) }, nil, 2)
+      same(me == 2 and 3000 or nil, me == 2 and (all[1][1] + all[2][1] + all[3][1]):sum():item() or nil)
     ]])
   end)
 end)
@@ -505,12 +523,8 @@ describe("another call than the others'", function()
 end)
 
 describe("train_ddp.lua on several ranks", function()
-  local folder
-  setup(function()
-    folder = temp.folder()
-    images.write(folder, 1024, 64)
-  end)
-  teardown(function() temp.remove(folder) end)
+  local folder = temp.during(setup, teardown)
+  setup(function() images.write(folder, 1024, 64) end)
 
   local function train(n, name, args, options)
     options = options or {}

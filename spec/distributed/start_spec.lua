@@ -10,9 +10,7 @@ local within = require("spec.support.time").within
 
 local function have(program) return os.execute("command -v " .. program .. " >/dev/null 2>&1") == 0 end
 
-local folder
-setup(function() folder = temp.folder() end)
-teardown(function() temp.remove(folder) end)
+local folder = temp.during(setup, teardown)
 
 -- Two worlds one after the other; or what went wrong. arg: timeout [, init_method].
 local MEET = [[
@@ -288,7 +286,8 @@ describe("luminary run --rdzv", function()
     temp.write(folder .. "/stay.lua", "print 'here' io.stdout:flush() os.execute 'sleep 20'")
     local waits = " & P=$!; until grep -q here {FOLDER}/out1; do sleep 0.05; done; "
     local text = together(node .. "--node-rank 0 {FOLDER}/stay.lua" .. waits .. node .. "--node-rank 0 {MEET} 5; "
-      .. node .. "--node-rank 1 {FOLDER}/stay.lua & Q=$!; sleep 0.5; " .. node .. "{MEET} 5; kill -9 $P $Q")[1]
+      .. node .. "--node-rank 1 {FOLDER}/stay.lua >{FOLDER}/out2 & Q=$!; "
+      .. "until grep -q here {FOLDER}/out2; do sleep 0.05; done; " .. node .. "{MEET} 5; kill -9 $P $Q")[1]
     assert.matches("--rdzv file://" .. path .. ": another `luminary run` is already node 0; is another job",
       text, 1, true)
     assert.matches("--rdzv file://" .. path .. ": all 2 nodes have already joined; is another job", text, 1, true)

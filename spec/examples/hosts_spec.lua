@@ -6,9 +6,7 @@ local HOSTS = "examples/hosts/"
 
 local function has(program) return temp.output_of("command -v " .. program) ~= "" end
 
-local folder
-setup(function() folder = temp.folder() end)
-teardown(function() temp.remove(folder) end)
+local folder = temp.during(setup, teardown)
 
 -- Runs a command, 60 s at most; returns what it printed.
 local function run(command)
@@ -270,7 +268,7 @@ describe("examples/hosts/nginx", function()
           photo, PORT, folder))
       assert.equal(answer .. "\n 200", temp.read(folder .. "/reloaded"))
       assert.equal(answer .. "\n", temp.read(folder .. "/new"))
-      local busy = temp.output_of(post(8, "late") .. ("sleep 0.5; curl -s -i %s http://127.0.0.1:%d/classify; "):format(
+      local busy = temp.output_of(post(8, "late") .. ("sleep 1; curl -s -i %s http://127.0.0.1:%d/classify; "):format(
         photo, PORT) .. ("curl -s http://127.0.0.1:%d/health; wait"):format(PORT))
       assert.matches("^HTTP/1.1 503 .*\r\nRetry%-After: 1\r\n.*\r\nbusy\nok$", busy)
       assert.equal("the computation took too long\n 504", temp.read(folder .. "/late"))

@@ -1,35 +1,15 @@
 -- Written by scripts/dev/golden/gen_golden.py: expressions, and how PyTorch prints them in Lua's spelling.
 return {
-  { "T({-5, 10, -100000}, 'int64')",
-[=[
-tensor([     -5,      10, -100000])]=] },
-  { "T({-5, 10, -100000}, 'int32')",
-[=[
-tensor([     -5,      10, -100000], dtype=int32)]=] },
-  { "T({1e300, -1e-300, 0}, 'float64')",
-[=[
-tensor([ 1.0000e+300, -1.0000e-300,   0.0000e+00], dtype=float64)]=] },
-  { "T({1e300, 2e300}, 'float64')",
-[=[
-tensor([1.0000e+300, 2.0000e+300], dtype=float64)]=] },
-  { "T({1.0000001, 2}, 'float64')",
-[=[
-tensor([1.0000, 2.0000], dtype=float64)]=] },
-  { "T({1e8, 5}, 'float64')",
-[=[
-tensor([1.0000e+08, 5.0000e+00], dtype=float64)]=] },
-  { "T({100000001, 5}, 'float64')",
-[=[
-tensor([1.0000e+08, 5.0000e+00], dtype=float64)]=] },
-  { "T({65504, 0.5}, 'float16')",
-[=[
-tensor([6.5504e+04, 5.0000e-01], dtype=float16)]=] },
-  { "T({65504, 3}, 'float16')",
-[=[
-tensor([6.5504e+04, 3.0000e+00], dtype=float16)]=] },
-  { "T({3e38, 1}, 'bfloat16')",
-[=[
-tensor([3.0041e+38, 1.0000e+00], dtype=bfloat16)]=] },
+  { "T({-5, 10, -100000}, 'int64')", [=[tensor([     -5,      10, -100000])]=] },
+  { "T({-5, 10, -100000}, 'int32')", [=[tensor([     -5,      10, -100000], dtype=int32)]=] },
+  { "T({1e300, -1e-300, 0}, 'float64')", [=[tensor([ 1.0000e+300, -1.0000e-300,   0.0000e+00], dtype=float64)]=] },
+  { "T({1e300, 2e300}, 'float64')", [=[tensor([1.0000e+300, 2.0000e+300], dtype=float64)]=] },
+  { "T({1.0000001, 2}, 'float64')", [=[tensor([1.0000, 2.0000], dtype=float64)]=] },
+  { "T({1e8, 5}, 'float64')", [=[tensor([1.0000e+08, 5.0000e+00], dtype=float64)]=] },
+  { "T({100000001, 5}, 'float64')", [=[tensor([1.0000e+08, 5.0000e+00], dtype=float64)]=] },
+  { "T({65504, 0.5}, 'float16')", [=[tensor([6.5504e+04, 5.0000e-01], dtype=float16)]=] },
+  { "T({65504, 3}, 'float16')", [=[tensor([6.5504e+04, 3.0000e+00], dtype=float16)]=] },
+  { "T({3e38, 1}, 'bfloat16')", [=[tensor([3.0041e+38, 1.0000e+00], dtype=bfloat16)]=] },
   { "lm.arange(30)",
 [=[
 tensor([ 0,  1,  2,  3,  4,  5,  6,  7,  8,  9, 10, 11, 12, 13, 14, 15, 16, 17,
@@ -114,15 +94,9 @@ tensor([  0,   1,   2,   3,   4,   5,   6,   7,   8,   9,  10,  11,  12,  13,
         966, 967, 968, 969, 970, 971, 972, 973, 974, 975, 976, 977, 978, 979,
         980, 981, 982, 983, 984, 985, 986, 987, 988, 989, 990, 991, 992, 993,
         994, 995, 996, 997, 998, 999])]=] },
-  { "lm.arange(1001)",
-[=[
-tensor([   0,    1,    2,  ...,  998,  999, 1000])]=] },
-  { "lm.arange(2000)",
-[=[
-tensor([   0,    1,    2,  ..., 1997, 1998, 1999])]=] },
-  { "lm.arange(1000000)",
-[=[
-tensor([     0,      1,      2,  ..., 999997, 999998, 999999])]=] },
+  { "lm.arange(1001)", [=[tensor([   0,    1,    2,  ...,  998,  999, 1000])]=] },
+  { "lm.arange(2000)", [=[tensor([   0,    1,    2,  ..., 1997, 1998, 1999])]=] },
+  { "lm.arange(1000000)", [=[tensor([     0,      1,      2,  ..., 999997, 999998, 999999])]=] },
   { "lm.arange(40):float() / 7",
 [=[
 tensor([0.0000, 0.1429, 0.2857, 0.4286, 0.5714, 0.7143, 0.8571, 1.0000, 1.1429,
@@ -400,9 +374,7 @@ tensor([[[0.0000e+00, 1.0000e+00, 2.0000e+00,  ..., 2.9700e+02,
 [=[
 tensor([5.0000e-01, 1.5000e+00, 2.5000e+00,  ..., 2.9920e+03, 2.9920e+03,
         2.9920e+03], dtype=bfloat16)]=] },
-  { "lm.arange(3000):lt(5)",
-[=[
-tensor([ true,  true,  true,  ..., false, false, false])]=] },
+  { "lm.arange(3000):lt(5)", [=[tensor([ true,  true,  true,  ..., false, false, false])]=] },
   { "lm.arange(3000):reshape(60, 50):remainder(7):int()",
 [=[
 tensor([[0, 1, 2,  ..., 5, 6, 0],
@@ -422,9 +394,7 @@ tensor([[ 0,  4,  8],
 [=[
 tensor([[1., 1., 1.],
         [2., 2., 2.]])]=] },
-  { "T({1, 2.5}):requires_grad_()",
-[=[
-tensor([1.0000, 2.5000], requires_grad=true)]=] },
+  { "T({1, 2.5}):requires_grad_()", [=[tensor([1.0000, 2.5000], requires_grad=true)]=] },
   { "T({{0.5, 1e-7, 3, 4, 5, 6, 7, 8, 9, 10}, {1, 2, 3, 4, 5, 6, 7, 8, 9, 10}})",
 [=[
 tensor([[5.0000e-01, 1.0000e-07, 3.0000e+00, 4.0000e+00, 5.0000e+00, 6.0000e+00,
@@ -450,513 +420,91 @@ tensor([    0.,  1000.,  2000.,  3000.,  4000.,  5000.,  6000.,  7000.,  8000.,
 tensor([0.0000, 0.3333, 0.6665, 1.0000, 1.3330, 1.6670, 2.0000, 2.3340, 2.6660,
         3.0000, 3.3340, 3.6660, 4.0000, 4.3320, 4.6680, 5.0000, 5.3320, 5.6680,
         6.0000, 6.3320], dtype=float16)]=] },
-  { "T({}, 'float64'):requires_grad_()",
-[=[
-tensor([], dtype=float64, requires_grad=true)]=] },
-  { "lm.zeros(3, 0, 2)",
-[=[
-tensor([], size=(3, 0, 2))]=] },
-  { "lm.zeros(0, 3):int()",
-[=[
-tensor([], size=(0, 3), dtype=int32)]=] },
-  { "lm.zeros(0):double()",
-[=[
-tensor([], dtype=float64)]=] },
-  { "lm.zeros(2, 3, 4, 0):half()",
-[=[
-tensor([], size=(2, 3, 4, 0), dtype=float16)]=] },
-  { "lm.ones(1, 1, 1)",
-[=[
-tensor([[[1.]]])]=] },
-  { "T(3.14159, 'float32')",
-[=[
-tensor(3.1416)]=] },
-  { "T(0, 'float32')",
-[=[
-tensor(0.)]=] },
-  { "T(-2.5, 'float32')",
-[=[
-tensor(-2.5000)]=] },
-  { "T(1e10, 'float32')",
-[=[
-tensor(1.0000e+10)]=] },
-  { "T(1e-10, 'float32')",
-[=[
-tensor(1.0000e-10)]=] },
-  { "T(nan, 'float32')",
-[=[
-tensor(nan)]=] },
-  { "T(-inf, 'float32')",
-[=[
-tensor(-inf)]=] },
-  { "T(100000, 'float32')",
-[=[
-tensor(100000.)]=] },
-  { "T({0}, 'float32')",
-[=[
-tensor([0.])]=] },
-  { "T({1, 2, 3}, 'float32')",
-[=[
-tensor([1., 2., 3.])]=] },
-  { "T({1.5, 2, -3}, 'float32')",
-[=[
-tensor([ 1.5000,  2.0000, -3.0000])]=] },
-  { "T({0.00001, 1}, 'float32')",
-[=[
-tensor([1.0000e-05, 1.0000e+00])]=] },
-  { "T({1e9, 1}, 'float32')",
-[=[
-tensor([1.0000e+09, 1.0000e+00])]=] },
-  { "T({0.1, 1000.5}, 'float32')",
-[=[
-tensor([1.0000e-01, 1.0005e+03])]=] },
-  { "T({0.001, 1}, 'float32')",
-[=[
-tensor([0.0010, 1.0000])]=] },
-  { "T({nan, inf, -inf, 1}, 'float32')",
-[=[
-tensor([nan, inf, -inf, 1.])]=] },
-  { "T({nan, 0.5}, 'float32')",
-[=[
-tensor([   nan, 0.5000])]=] },
-  { "T({nan, nan}, 'float32')",
-[=[
-tensor([nan, nan])]=] },
-  { "T({-0.0, 0.0}, 'float32')",
-[=[
-tensor([-0., 0.])]=] },
-  { "T({60000, 1}, 'float32')",
-[=[
-tensor([6.0000e+04, 1.0000e+00])]=] },
-  { "T({123456.78, 1}, 'float32')",
-[=[
-tensor([1.2346e+05, 1.0000e+00])]=] },
-  { "T({0.00012, 0.5}, 'float32')",
-[=[
-tensor([1.2000e-04, 5.0000e-01])]=] },
-  { "T({99999, 0.25}, 'float32')",
-[=[
-tensor([9.9999e+04, 2.5000e-01])]=] },
-  { "T({{1, 2.25}, {-3, 4}}, 'float32')",
+  { "T({}, 'float64'):requires_grad_()", [=[tensor([], dtype=float64, requires_grad=true)]=] },
+  { "lm.zeros(3, 0, 2)", [=[tensor([], size=(3, 0, 2))]=] },
+  { "lm.zeros(0, 3):int()", [=[tensor([], size=(0, 3), dtype=int32)]=] },
+  { "lm.zeros(0):double()", [=[tensor([], dtype=float64)]=] },
+  { "lm.zeros(2, 3, 4, 0):half()", [=[tensor([], size=(2, 3, 4, 0), dtype=float16)]=] },
+  { "lm.ones(1, 1, 1)", [=[tensor([[[1.]]])]=] },
+  { "T(3.14159, '%s')", [=[tensor(3.1416)]=], "float32 float64" },
+  { "T(0, '%s')", [=[tensor(0.)]=], "float32 float64 float16 bfloat16" },
+  { "T(-2.5, '%s')", [=[tensor(-2.5000)]=], "float32 float64 float16 bfloat16" },
+  { "T(1e10, '%s')", [=[tensor(1.0000e+10)]=], "float32 float64" },
+  { "T(1e-10, '%s')", [=[tensor(1.0000e-10)]=], "float32 float64" },
+  { "T(nan, '%s')", [=[tensor(nan)]=], "float32 float64 float16 bfloat16" },
+  { "T(-inf, '%s')", [=[tensor(-inf)]=], "float32 float64 float16 bfloat16" },
+  { "T(100000, '%s')", [=[tensor(100000.)]=], "float32 float64" },
+  { "T({0}, '%s')", [=[tensor([0.])]=], "float32 float64 float16 bfloat16" },
+  { "T({1, 2, 3}, '%s')", [=[tensor([1., 2., 3.])]=], "float32 float64 float16 bfloat16" },
+  { "T({1.5, 2, -3}, '%s')", [=[tensor([ 1.5000,  2.0000, -3.0000])]=], "float32 float64 float16 bfloat16" },
+  { "T({0.00001, 1}, '%s')", [=[tensor([1.0000e-05, 1.0000e+00])]=], "float32 float64" },
+  { "T({1e9, 1}, '%s')", [=[tensor([1.0000e+09, 1.0000e+00])]=], "float32 float64" },
+  { "T({0.1, 1000.5}, '%s')", [=[tensor([1.0000e-01, 1.0005e+03])]=], "float32 float64" },
+  { "T({0.001, 1}, '%s')", [=[tensor([0.0010, 1.0000])]=], "float32 float64 float16" },
+  { "T({nan, inf, -inf, 1}, '%s')", [=[tensor([nan, inf, -inf, 1.])]=], "float32 float64 float16 bfloat16" },
+  { "T({nan, 0.5}, '%s')", [=[tensor([   nan, 0.5000])]=], "float32 float64 float16 bfloat16" },
+  { "T({nan, nan}, '%s')", [=[tensor([nan, nan])]=], "float32 float64 float16 bfloat16" },
+  { "T({-0.0, 0.0}, '%s')", [=[tensor([-0., 0.])]=], "float32 float64 float16 bfloat16" },
+  { "T({60000, 1}, '%s')", [=[tensor([6.0000e+04, 1.0000e+00])]=], "float32 float64 float16" },
+  { "T({123456.78, 1}, '%s')", [=[tensor([1.2346e+05, 1.0000e+00])]=], "float32 float64" },
+  { "T({0.00012, 0.5}, '%s')", [=[tensor([1.2000e-04, 5.0000e-01])]=], "float32 float64" },
+  { "T({99999, 0.25}, '%s')", [=[tensor([9.9999e+04, 2.5000e-01])]=], "float32 float64" },
+  { "T({{1, 2.25}, {-3, 4}}, '%s')",
 [=[
 tensor([[ 1.0000,  2.2500],
-        [-3.0000,  4.0000]])]=] },
-  { "T({{1, inf}, {nan, -4}}, 'float32')",
+        [-3.0000,  4.0000]])]=], "float32 float64 float16 bfloat16" },
+  { "T({{1, inf}, {nan, -4}}, '%s')",
 [=[
 tensor([[ 1., inf],
-        [nan, -4.]])]=] },
-  { "T({{{1, 2}, {3, 4}}, {{5, 6}, {7, 8.5}}}, 'float32')",
+        [nan, -4.]])]=], "float32 float64 float16 bfloat16" },
+  { "T({{{1, 2}, {3, 4}}, {{5, 6}, {7, 8.5}}}, '%s')",
 [=[
 tensor([[[1.0000, 2.0000],
          [3.0000, 4.0000]],
 
         [[5.0000, 6.0000],
-         [7.0000, 8.5000]]])]=] },
-  { "T({}, 'float32')",
-[=[
-tensor([])]=] },
-  { "T({{}, {}}, 'float32')",
-[=[
-tensor([], size=(2, 0))]=] },
-  { "T(3.14159, 'float64')",
-[=[
-tensor(3.1416, dtype=float64)]=] },
-  { "T(0, 'float64')",
-[=[
-tensor(0., dtype=float64)]=] },
-  { "T(-2.5, 'float64')",
-[=[
-tensor(-2.5000, dtype=float64)]=] },
-  { "T(1e10, 'float64')",
-[=[
-tensor(1.0000e+10, dtype=float64)]=] },
-  { "T(1e-10, 'float64')",
-[=[
-tensor(1.0000e-10, dtype=float64)]=] },
-  { "T(nan, 'float64')",
-[=[
-tensor(nan, dtype=float64)]=] },
-  { "T(-inf, 'float64')",
-[=[
-tensor(-inf, dtype=float64)]=] },
-  { "T(100000, 'float64')",
-[=[
-tensor(100000., dtype=float64)]=] },
-  { "T({0}, 'float64')",
-[=[
-tensor([0.], dtype=float64)]=] },
-  { "T({1, 2, 3}, 'float64')",
-[=[
-tensor([1., 2., 3.], dtype=float64)]=] },
-  { "T({1.5, 2, -3}, 'float64')",
-[=[
-tensor([ 1.5000,  2.0000, -3.0000], dtype=float64)]=] },
-  { "T({0.00001, 1}, 'float64')",
-[=[
-tensor([1.0000e-05, 1.0000e+00], dtype=float64)]=] },
-  { "T({1e9, 1}, 'float64')",
-[=[
-tensor([1.0000e+09, 1.0000e+00], dtype=float64)]=] },
-  { "T({0.1, 1000.5}, 'float64')",
-[=[
-tensor([1.0000e-01, 1.0005e+03], dtype=float64)]=] },
-  { "T({0.001, 1}, 'float64')",
-[=[
-tensor([0.0010, 1.0000], dtype=float64)]=] },
-  { "T({nan, inf, -inf, 1}, 'float64')",
-[=[
-tensor([nan, inf, -inf, 1.], dtype=float64)]=] },
-  { "T({nan, 0.5}, 'float64')",
-[=[
-tensor([   nan, 0.5000], dtype=float64)]=] },
-  { "T({nan, nan}, 'float64')",
-[=[
-tensor([nan, nan], dtype=float64)]=] },
-  { "T({-0.0, 0.0}, 'float64')",
-[=[
-tensor([-0., 0.], dtype=float64)]=] },
-  { "T({60000, 1}, 'float64')",
-[=[
-tensor([6.0000e+04, 1.0000e+00], dtype=float64)]=] },
-  { "T({123456.78, 1}, 'float64')",
-[=[
-tensor([1.2346e+05, 1.0000e+00], dtype=float64)]=] },
-  { "T({0.00012, 0.5}, 'float64')",
-[=[
-tensor([1.2000e-04, 5.0000e-01], dtype=float64)]=] },
-  { "T({99999, 0.25}, 'float64')",
-[=[
-tensor([9.9999e+04, 2.5000e-01], dtype=float64)]=] },
-  { "T({{1, 2.25}, {-3, 4}}, 'float64')",
-[=[
-tensor([[ 1.0000,  2.2500],
-        [-3.0000,  4.0000]], dtype=float64)]=] },
-  { "T({{1, inf}, {nan, -4}}, 'float64')",
-[=[
-tensor([[ 1., inf],
-        [nan, -4.]], dtype=float64)]=] },
-  { "T({{{1, 2}, {3, 4}}, {{5, 6}, {7, 8.5}}}, 'float64')",
-[=[
-tensor([[[1.0000, 2.0000],
-         [3.0000, 4.0000]],
-
-        [[5.0000, 6.0000],
-         [7.0000, 8.5000]]], dtype=float64)]=] },
-  { "T({}, 'float64')",
-[=[
-tensor([], dtype=float64)]=] },
-  { "T({{}, {}}, 'float64')",
-[=[
-tensor([], size=(2, 0), dtype=float64)]=] },
-  { "T(3.14159, 'float16')",
-[=[
-tensor(3.1406, dtype=float16)]=] },
-  { "T(0, 'float16')",
-[=[
-tensor(0., dtype=float16)]=] },
-  { "T(-2.5, 'float16')",
-[=[
-tensor(-2.5000, dtype=float16)]=] },
-  { "T(1e10, 'float16')",
-[=[
-tensor(inf, dtype=float16)]=] },
-  { "T(1e-10, 'float16')",
-[=[
-tensor(0., dtype=float16)]=] },
-  { "T(nan, 'float16')",
-[=[
-tensor(nan, dtype=float16)]=] },
-  { "T(-inf, 'float16')",
-[=[
-tensor(-inf, dtype=float16)]=] },
-  { "T(100000, 'float16')",
-[=[
-tensor(inf, dtype=float16)]=] },
-  { "T({0}, 'float16')",
-[=[
-tensor([0.], dtype=float16)]=] },
-  { "T({1, 2, 3}, 'float16')",
-[=[
-tensor([1., 2., 3.], dtype=float16)]=] },
-  { "T({1.5, 2, -3}, 'float16')",
-[=[
-tensor([ 1.5000,  2.0000, -3.0000], dtype=float16)]=] },
-  { "T({0.00001, 1}, 'float16')",
-[=[
-tensor([1.0014e-05, 1.0000e+00], dtype=float16)]=] },
-  { "T({1e9, 1}, 'float16')",
-[=[
-tensor([inf, 1.], dtype=float16)]=] },
-  { "T({0.1, 1000.5}, 'float16')",
-[=[
-tensor([9.9976e-02, 1.0005e+03], dtype=float16)]=] },
-  { "T({0.001, 1}, 'float16')",
-[=[
-tensor([0.0010, 1.0000], dtype=float16)]=] },
-  { "T({nan, inf, -inf, 1}, 'float16')",
-[=[
-tensor([nan, inf, -inf, 1.], dtype=float16)]=] },
-  { "T({nan, 0.5}, 'float16')",
-[=[
-tensor([   nan, 0.5000], dtype=float16)]=] },
-  { "T({nan, nan}, 'float16')",
-[=[
-tensor([nan, nan], dtype=float16)]=] },
-  { "T({-0.0, 0.0}, 'float16')",
-[=[
-tensor([-0., 0.], dtype=float16)]=] },
-  { "T({60000, 1}, 'float16')",
-[=[
-tensor([6.0000e+04, 1.0000e+00], dtype=float16)]=] },
-  { "T({123456.78, 1}, 'float16')",
-[=[
-tensor([inf, 1.], dtype=float16)]=] },
-  { "T({0.00012, 0.5}, 'float16')",
-[=[
-tensor([1.1998e-04, 5.0000e-01], dtype=float16)]=] },
-  { "T({99999, 0.25}, 'float16')",
-[=[
-tensor([   inf, 0.2500], dtype=float16)]=] },
-  { "T({{1, 2.25}, {-3, 4}}, 'float16')",
-[=[
-tensor([[ 1.0000,  2.2500],
-        [-3.0000,  4.0000]], dtype=float16)]=] },
-  { "T({{1, inf}, {nan, -4}}, 'float16')",
-[=[
-tensor([[ 1., inf],
-        [nan, -4.]], dtype=float16)]=] },
-  { "T({{{1, 2}, {3, 4}}, {{5, 6}, {7, 8.5}}}, 'float16')",
-[=[
-tensor([[[1.0000, 2.0000],
-         [3.0000, 4.0000]],
-
-        [[5.0000, 6.0000],
-         [7.0000, 8.5000]]], dtype=float16)]=] },
-  { "T({}, 'float16')",
-[=[
-tensor([], dtype=float16)]=] },
-  { "T({{}, {}}, 'float16')",
-[=[
-tensor([], size=(2, 0), dtype=float16)]=] },
-  { "T(3.14159, 'bfloat16')",
-[=[
-tensor(3.1406, dtype=bfloat16)]=] },
-  { "T(0, 'bfloat16')",
-[=[
-tensor(0., dtype=bfloat16)]=] },
-  { "T(-2.5, 'bfloat16')",
-[=[
-tensor(-2.5000, dtype=bfloat16)]=] },
-  { "T(1e10, 'bfloat16')",
-[=[
-tensor(9.9992e+09, dtype=bfloat16)]=] },
-  { "T(1e-10, 'bfloat16')",
-[=[
-tensor(1.0004e-10, dtype=bfloat16)]=] },
-  { "T(nan, 'bfloat16')",
-[=[
-tensor(nan, dtype=bfloat16)]=] },
-  { "T(-inf, 'bfloat16')",
-[=[
-tensor(-inf, dtype=bfloat16)]=] },
-  { "T(100000, 'bfloat16')",
-[=[
-tensor(99840., dtype=bfloat16)]=] },
-  { "T({0}, 'bfloat16')",
-[=[
-tensor([0.], dtype=bfloat16)]=] },
-  { "T({1, 2, 3}, 'bfloat16')",
-[=[
-tensor([1., 2., 3.], dtype=bfloat16)]=] },
-  { "T({1.5, 2, -3}, 'bfloat16')",
-[=[
-tensor([ 1.5000,  2.0000, -3.0000], dtype=bfloat16)]=] },
-  { "T({0.00001, 1}, 'bfloat16')",
-[=[
-tensor([1.0014e-05, 1.0000e+00], dtype=bfloat16)]=] },
-  { "T({1e9, 1}, 'bfloat16')",
-[=[
-tensor([9.9824e+08, 1.0000e+00], dtype=bfloat16)]=] },
-  { "T({0.1, 1000.5}, 'bfloat16')",
-[=[
-tensor([1.0010e-01, 1.0000e+03], dtype=bfloat16)]=] },
-  { "T({0.001, 1}, 'bfloat16')",
-[=[
-tensor([9.9945e-04, 1.0000e+00], dtype=bfloat16)]=] },
-  { "T({nan, inf, -inf, 1}, 'bfloat16')",
-[=[
-tensor([nan, inf, -inf, 1.], dtype=bfloat16)]=] },
-  { "T({nan, 0.5}, 'bfloat16')",
-[=[
-tensor([   nan, 0.5000], dtype=bfloat16)]=] },
-  { "T({nan, nan}, 'bfloat16')",
-[=[
-tensor([nan, nan], dtype=bfloat16)]=] },
-  { "T({-0.0, 0.0}, 'bfloat16')",
-[=[
-tensor([-0., 0.], dtype=bfloat16)]=] },
-  { "T({60000, 1}, 'bfloat16')",
-[=[
-tensor([5.9904e+04, 1.0000e+00], dtype=bfloat16)]=] },
-  { "T({123456.78, 1}, 'bfloat16')",
-[=[
-tensor([1.2339e+05, 1.0000e+00], dtype=bfloat16)]=] },
-  { "T({0.00012, 0.5}, 'bfloat16')",
-[=[
-tensor([1.2016e-04, 5.0000e-01], dtype=bfloat16)]=] },
-  { "T({99999, 0.25}, 'bfloat16')",
-[=[
-tensor([9.9840e+04, 2.5000e-01], dtype=bfloat16)]=] },
-  { "T({{1, 2.25}, {-3, 4}}, 'bfloat16')",
-[=[
-tensor([[ 1.0000,  2.2500],
-        [-3.0000,  4.0000]], dtype=bfloat16)]=] },
-  { "T({{1, inf}, {nan, -4}}, 'bfloat16')",
-[=[
-tensor([[ 1., inf],
-        [nan, -4.]], dtype=bfloat16)]=] },
-  { "T({{{1, 2}, {3, 4}}, {{5, 6}, {7, 8.5}}}, 'bfloat16')",
-[=[
-tensor([[[1.0000, 2.0000],
-         [3.0000, 4.0000]],
-
-        [[5.0000, 6.0000],
-         [7.0000, 8.5000]]], dtype=bfloat16)]=] },
-  { "T({}, 'bfloat16')",
-[=[
-tensor([], dtype=bfloat16)]=] },
-  { "T({{}, {}}, 'bfloat16')",
-[=[
-tensor([], size=(2, 0), dtype=bfloat16)]=] },
-  { "T(7, 'int64')",
-[=[
-tensor(7)]=] },
-  { "T({0, 100, 7}, 'int64')",
-[=[
-tensor([  0, 100,   7])]=] },
-  { "T({{1, 20}, {3, 4}}, 'int64')",
+         [7.0000, 8.5000]]])]=], "float32 float64 float16 bfloat16" },
+  { "T({}, '%s')", [=[tensor([])]=], "float32 float64 float16 bfloat16 int64 int32 uint8 bool int16 int8" },
+  { "T({{}, {}}, '%s')", [=[tensor([], size=(2, 0))]=], "float32 float64 float16 bfloat16" },
+  { "T(3.14159, '%s')", [=[tensor(3.1406)]=], "float16 bfloat16" },
+  { "T(1e10, '%s')", [=[tensor(inf)]=], "float16" },
+  { "T(1e-10, '%s')", [=[tensor(0.)]=], "float16" },
+  { "T(100000, '%s')", [=[tensor(inf)]=], "float16" },
+  { "T({0.00001, 1}, '%s')", [=[tensor([1.0014e-05, 1.0000e+00])]=], "float16 bfloat16" },
+  { "T({1e9, 1}, '%s')", [=[tensor([inf, 1.])]=], "float16" },
+  { "T({0.1, 1000.5}, '%s')", [=[tensor([9.9976e-02, 1.0005e+03])]=], "float16" },
+  { "T({123456.78, 1}, '%s')", [=[tensor([inf, 1.])]=], "float16" },
+  { "T({0.00012, 0.5}, '%s')", [=[tensor([1.1998e-04, 5.0000e-01])]=], "float16" },
+  { "T({99999, 0.25}, '%s')", [=[tensor([   inf, 0.2500])]=], "float16" },
+  { "T(1e10, '%s')", [=[tensor(9.9992e+09)]=], "bfloat16" },
+  { "T(1e-10, '%s')", [=[tensor(1.0004e-10)]=], "bfloat16" },
+  { "T(100000, '%s')", [=[tensor(99840.)]=], "bfloat16" },
+  { "T({1e9, 1}, '%s')", [=[tensor([9.9824e+08, 1.0000e+00])]=], "bfloat16" },
+  { "T({0.1, 1000.5}, '%s')", [=[tensor([1.0010e-01, 1.0000e+03])]=], "bfloat16" },
+  { "T({0.001, 1}, '%s')", [=[tensor([9.9945e-04, 1.0000e+00])]=], "bfloat16" },
+  { "T({60000, 1}, '%s')", [=[tensor([5.9904e+04, 1.0000e+00])]=], "bfloat16" },
+  { "T({123456.78, 1}, '%s')", [=[tensor([1.2339e+05, 1.0000e+00])]=], "bfloat16" },
+  { "T({0.00012, 0.5}, '%s')", [=[tensor([1.2016e-04, 5.0000e-01])]=], "bfloat16" },
+  { "T({99999, 0.25}, '%s')", [=[tensor([9.9840e+04, 2.5000e-01])]=], "bfloat16" },
+  { "T(7, '%s')", [=[tensor(7)]=], "int64 int32 uint8 int16 int8" },
+  { "T({0, 100, 7}, '%s')", [=[tensor([  0, 100,   7])]=], "int64 int32 uint8 int16 int8" },
+  { "T({{1, 20}, {3, 4}}, '%s')",
 [=[
 tensor([[ 1, 20],
-        [ 3,  4]])]=] },
-  { "T({}, 'int64')",
-[=[
-tensor([], dtype=int64)]=] },
-  { "T({{}}, 'int64')",
-[=[
-tensor([], size=(1, 0), dtype=int64)]=] },
-  { "T({{{1}, {2}}, {{3}, {4}}}, 'int64')",
+        [ 3,  4]])]=], "int64 int32 uint8 int16 int8" },
+  { "T({{}}, '%s')", [=[tensor([], size=(1, 0))]=], "int64 int32 uint8 int16 int8" },
+  { "T({{{1}, {2}}, {{3}, {4}}}, '%s')",
 [=[
 tensor([[[1],
          [2]],
 
         [[3],
-         [4]]])]=] },
-  { "T(7, 'int32')",
-[=[
-tensor(7, dtype=int32)]=] },
-  { "T({0, 100, 7}, 'int32')",
-[=[
-tensor([  0, 100,   7], dtype=int32)]=] },
-  { "T({{1, 20}, {3, 4}}, 'int32')",
-[=[
-tensor([[ 1, 20],
-        [ 3,  4]], dtype=int32)]=] },
-  { "T({}, 'int32')",
-[=[
-tensor([], dtype=int32)]=] },
-  { "T({{}}, 'int32')",
-[=[
-tensor([], size=(1, 0), dtype=int32)]=] },
-  { "T({{{1}, {2}}, {{3}, {4}}}, 'int32')",
-[=[
-tensor([[[1],
-         [2]],
-
-        [[3],
-         [4]]], dtype=int32)]=] },
-  { "T(7, 'uint8')",
-[=[
-tensor(7, dtype=uint8)]=] },
-  { "T({0, 100, 7}, 'uint8')",
-[=[
-tensor([  0, 100,   7], dtype=uint8)]=] },
-  { "T({{1, 20}, {3, 4}}, 'uint8')",
-[=[
-tensor([[ 1, 20],
-        [ 3,  4]], dtype=uint8)]=] },
-  { "T({}, 'uint8')",
-[=[
-tensor([], dtype=uint8)]=] },
-  { "T({{}}, 'uint8')",
-[=[
-tensor([], size=(1, 0), dtype=uint8)]=] },
-  { "T({{{1}, {2}}, {{3}, {4}}}, 'uint8')",
-[=[
-tensor([[[1],
-         [2]],
-
-        [[3],
-         [4]]], dtype=uint8)]=] },
-  { "T(1, 'bool')",
-[=[
-tensor(true)]=] },
-  { "T({1, 0}, 'bool')",
-[=[
-tensor([ true, false])]=] },
-  { "T({{1, 1}, {0, 1}}, 'bool')",
+         [4]]])]=], "int64 int32 uint8 int16 int8" },
+  { "T(1, '%s')", [=[tensor(true)]=], "bool" },
+  { "T({1, 0}, '%s')", [=[tensor([ true, false])]=], "bool" },
+  { "T({{1, 1}, {0, 1}}, '%s')",
 [=[
 tensor([[ true,  true],
-        [false,  true]])]=] },
-  { "T({{0, 0}}, 'bool')",
-[=[
-tensor([[false, false]])]=] },
-  { "T({}, 'bool')",
-[=[
-tensor([], dtype=bool)]=] },
-  { "T(7, 'int16')",
-[=[
-tensor(7, dtype=int16)]=] },
-  { "T({0, 100, 7}, 'int16')",
-[=[
-tensor([  0, 100,   7], dtype=int16)]=] },
-  { "T({{1, 20}, {3, 4}}, 'int16')",
-[=[
-tensor([[ 1, 20],
-        [ 3,  4]], dtype=int16)]=] },
-  { "T({}, 'int16')",
-[=[
-tensor([], dtype=int16)]=] },
-  { "T({{}}, 'int16')",
-[=[
-tensor([], size=(1, 0), dtype=int16)]=] },
-  { "T({{{1}, {2}}, {{3}, {4}}}, 'int16')",
-[=[
-tensor([[[1],
-         [2]],
-
-        [[3],
-         [4]]], dtype=int16)]=] },
-  { "T(7, 'int8')",
-[=[
-tensor(7, dtype=int8)]=] },
-  { "T({0, 100, 7}, 'int8')",
-[=[
-tensor([  0, 100,   7], dtype=int8)]=] },
-  { "T({{1, 20}, {3, 4}}, 'int8')",
-[=[
-tensor([[ 1, 20],
-        [ 3,  4]], dtype=int8)]=] },
-  { "T({}, 'int8')",
-[=[
-tensor([], dtype=int8)]=] },
-  { "T({{}}, 'int8')",
-[=[
-tensor([], size=(1, 0), dtype=int8)]=] },
-  { "T({{{1}, {2}}, {{3}, {4}}}, 'int8')",
-[=[
-tensor([[[1],
-         [2]],
-
-        [[3],
-         [4]]], dtype=int8)]=] },
+        [false,  true]])]=], "bool" },
+  { "T({{0, 0}}, '%s')", [=[tensor([[false, false]])]=], "bool" },
 }

@@ -139,6 +139,21 @@ describe("the reference #lua", function()
     assert.equal("", table.concat(without, "\n"))
   end)
 
+  it("has the names of PyTorch that differ, each row of which is read", function()
+    local names = require "luminary.help.names_page"()
+    local library
+    for line in io.lines "lua/luminary/help/pytorch_names.md" do
+      library = line:match "^## ([^, ]+)" or library
+      assert(line:find "^%- `[^`]+`" or not line:find "^%-", line)
+      for name in (line:match "^%- (`.-`): " or ""):gmatch "`([^`]+)`" do
+        assert(names[library][name] ~= nil, name)
+      end
+    end
+    assert.same({ "rand", false, "a ^ b" }, { names.luminary.random, names.luminary.zeta, names.Python.pow })
+    assert.same(names.Python, require "luminary.help.names_page" "Python")
+    assert.matches("\n- `random`: rand\n", temp.read(reference.folder() .. "/pytorch-names.md"), 1, true)
+  end)
+
   it("names nothing internal", function()
     local wrong = {}
     local hidden = {}

@@ -246,9 +246,7 @@ describe("help of a class #lua", function()
 end)
 
 describe("at the prompt #lua", function()
-  local folder
-  setup(function() folder = temp.folder() end)
-  teardown(function() temp.remove(folder) end)
+  local folder = temp.during(setup, teardown)
 
   it("lm.help and help print, and ?words search", function()
     temp.write(folder .. "/input", "lm.help 'nn.Linear'\nhelp(nn.Linear)\nhelp\n?learning rate\n?\n")

@@ -10,9 +10,7 @@ local long = os.getenv "LM_TEST_LONG" ~= nil
 ffi.cdef "char *getcwd(char *, size_t);"
 local TREE = ffi.string(ffi.C.getcwd(ffi.new "char[4096]", 4096))
 
-local folder
-setup(function() folder = temp.folder() end)
-teardown(function() temp.remove(folder) end)
+local folder = temp.during(setup, teardown)
 
 local function write(name, text, ...) return temp.write(folder .. "/" .. name, text:format(...)) end
 

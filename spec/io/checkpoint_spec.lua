@@ -9,9 +9,8 @@ local LONG = os.getenv "LM_TEST_LONG" ~= nil
 
 ffi.cdef "int getpid(void);"
 
-local folder, path
-setup(function() folder = temp.folder() end)
-teardown(function() temp.remove(folder) end)
+local path
+local folder = temp.during(setup, teardown)
 before_each(function() path = folder .. "/file.safetensors" end)
 after_each(function() os.execute("rm -f " .. folder .. "/*") end)
 
@@ -165,7 +164,7 @@ describe("what is loaded", function()
       write "" -- a mapping would end the process at the next touch
       print(t:sum():item())
     ]]):format(path))
-    local ok, text = temp.run(folder, "timeout 20 luajit " .. folder .. "/child.lua")
+    local ok, text = temp.run(folder, "timeout 60 luajit " .. folder .. "/child.lua")
     assert(ok, text)
     assert.equal("100000\n100000\n", text)
   end)
@@ -587,7 +586,7 @@ describe("a file that is none", function()
         assert(core.file_kind(path) == (path == socket and "a socket" or "a FIFO"))
       end
     ]])
-    local ok, text = temp.run(folder, ("timeout 10 luajit %s/child.lua %s"):format(folder, folder))
+    local ok, text = temp.run(folder, ("timeout 60 luajit %s/child.lua %s"):format(folder, folder))
     assert(ok, text)
   end)
 

@@ -11,9 +11,7 @@ local message = require "spec.support.error_of"
 local golden = require("spec.support.golden").load "_files"
 local little_endian, crc32 = bytes.little_endian, bytes.crc32
 
-local folder
-setup(function() folder = temp.folder() end)
-teardown(function() temp.remove(folder) end)
+local folder = temp.during(setup, teardown)
 
 local function text_of(name)
   local t = assert(golden[name], name)

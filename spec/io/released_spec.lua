@@ -2,9 +2,7 @@
 -- be compiled; afterwards nothing of what was loaded is left.
 local temp = require "spec.support.temp"
 
-local folder
-setup(function() folder = temp.folder() end)
-teardown(function() temp.remove(folder) end)
+local folder = temp.during(setup, teardown)
 
 local BEFORE = [[
 local lm = require "luminary"

@@ -209,9 +209,7 @@ end
 io.stdout:write "end\n"
 ]]
 
-local folder
-setup(function() folder = temp.folder() end)
-teardown(function() temp.remove(folder) end)
+local folder = temp.during(setup, teardown)
 
 -- Returns the child's lines, by case: {error, kept, signals}.
 local function run(condition, at, before)

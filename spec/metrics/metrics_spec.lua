@@ -201,35 +201,28 @@ describe("metrics", function()
   it("reject wrong calls", function()
     local scores, target = lm.rand(4, 3), labels {1, 2, 3, 1}
     local options = {num_classes = 3}
-    for want, call in pairs {
-      ["requires num_classes"] = function() M.Accuracy "multiclass" end,
-      ["task must be"] = function() M.Accuracy "multi" end,
-      ["unknown option 'classes'"] = function() M.Accuracy("binary", {classes = 3}) end,
-      ["classes from 1 to 3, got 0; classes start at 1"] = function()
-        F.accuracy(scores, target - 1, "multiclass", options)
-      end,
-      ["expected preds to have shape %[4, 3%], got %[4, 2%]"] = function()
-        F.accuracy(scores:narrow(2, 1, 2), target, "multiclass", options)
-      end,
-      ["target must be an integer or bool dtype, got float32"] = function()
-        F.accuracy(scores, target:float(), "multiclass", options)
-      end,
-      ["target must be 0 or 1, got 2"] = function() F.accuracy(lm.rand(4), target, "binary") end,
-      ["top_k must be at most num_classes %(3%), got 4"] = function()
-        F.accuracy(scores, target, "multiclass", {num_classes = 3, top_k = 4})
-      end,
-      ["max_fpr requires task 'binary'"] = function()
-        F.auroc(scores, target, "multiclass", {num_classes = 3, max_fpr = 0.5})
-      end,
-      ["at least 2 samples"] = function() F.r2_score(lm.ones(1), lm.ones(1)) end,
-      ["2 entries, one for each line of preds, got 1"] = function() F.bleu_score({"a", "b"}, {"a"}) end,
-      ["it is named 'JaccardIndex' here"] = function() return M.MeanIoU end,
-      ['it is F1Score%("binary", …%) here'] = function() return M.BinaryF1Score end,
-      ['it is auroc%(preds, target, "multiclass", …%) here'] = function() return F.multiclass_auroc end,
-      ["metrics has no 'CohenKappa' in this version"] = function() return M.CohenKappa end,
-      ["call it with a colon"] = function() M.MeanMetric().update(3) end,
+    for _, row in ipairs {
+      { "requires num_classes", M.Accuracy, "multiclass" },
+      { "task must be", M.Accuracy, "multi" },
+      { "unknown option 'classes'", M.Accuracy, "binary", {classes = 3} },
+      { "classes from 1 to 3, got 0; classes start at 1", F.accuracy, scores, target - 1, "multiclass", options },
+      { "expected preds to have shape %[4, 3%], got %[4, 2%]",
+        F.accuracy, scores:narrow(2, 1, 2), target, "multiclass", options },
+      { "target must be an integer or bool dtype, got float32",
+        F.accuracy, scores, target:float(), "multiclass", options },
+      { "target must be 0 or 1, got 2", F.accuracy, lm.rand(4), target, "binary" },
+      { "top_k must be at most num_classes %(3%), got 4",
+        F.accuracy, scores, target, "multiclass", {num_classes = 3, top_k = 4} },
+      { "max_fpr requires task 'binary'", F.auroc, scores, target, "multiclass", {num_classes = 3, max_fpr = 0.5} },
+      { "at least 2 samples", F.r2_score, lm.ones(1), lm.ones(1) },
+      { "2 entries, one for each line of preds, got 1", F.bleu_score, {"a", "b"}, {"a"} },
+      { "it is named 'JaccardIndex' here", function() return M.MeanIoU end },
+      { 'it is F1Score%("binary", …%) here', function() return M.BinaryF1Score end },
+      { 'it is auroc%(preds, target, "multiclass", …%) here', function() return F.multiclass_auroc end },
+      { "metrics has no 'CohenKappa' in this version", function() return M.CohenKappa end },
+      { "call it with a colon", function() M.MeanMetric().update(3) end },
     } do
-      assert.matches(want, message(call))
+      assert.matches(row[1], message(unpack(row, 2, table.maxn(row))))
     end
   end)
 

@@ -30,12 +30,10 @@ local function near(want, got)
   assert.near(0, (got - want):abs():max():item() / want:abs():max():item(), 1e-5)
 end
 
-local function says(words, f) assert.error_matches(f, words) end
+local says = require "spec.support.says"
 
 describe("a folder of", function()
-  local folder
-  setup(function() folder = temp.folder() end)
-  teardown(function() temp.remove(folder) end)
+  local folder = temp.during(setup, teardown)
 
   local function saved(name, config)
     local here = folder .. "/" .. name
@@ -94,23 +92,17 @@ describe("a folder of", function()
 
   it("what is not supported is refused by its name", function()
     local config = golden.mistral.config
-    says("config%.json' has model_type 'mixtral', expected 'gemma' or 'llama' or 'mistral' or 'phi3' or", function()
-      models.mistral {weights = saved("mistral", (config:gsub('"mistral"', '"mixtral"')))}
-    end)
-    says("hidden_act must be one of 'gelu',", function()
-      models.llama {weights = saved("mistral", (config:gsub('"silu"', '"mish"')))}
-    end)
-    says("has use_swiglu_ffn = true; only false is supported", function()
-      models.dinov2 {weights = saved("dinov2", (golden.dinov2.config:gsub('"use_swiglu_ffn": false',
-        '"use_swiglu_ffn": true')))}
-    end)
+    says("config%.json' has model_type 'mixtral', expected 'gemma' or 'llama' or 'mistral' or 'phi3' or",
+      models.mistral, {weights = saved("mistral", (config:gsub('"mistral"', '"mixtral"')))})
+    says("hidden_act must be one of 'gelu',",
+      models.llama, {weights = saved("mistral", (config:gsub('"silu"', '"mish"')))})
+    says("has use_swiglu_ffn = true; only false is supported",
+      models.dinov2,
+      {weights = saved("dinov2", (golden.dinov2.config:gsub('"use_swiglu_ffn": false', '"use_swiglu_ffn": true')))})
     says("scaling.rope_type must be one of 'default', 'dynamic', 'factors', 'linear', 'llama3', 'longrope', 'yarn',",
-      function()
-        models.llama {weights = saved("llama_yarn", (golden.llama_yarn.config:gsub('"yarn"', '"mrope"')))}
-      end)
-    says("scaling.long_factor is missing or nil; expected a table", function()
-      models.phi3 {weights = saved("phi3_long", (golden.phi3_long.config:gsub("long_factor", "far_factor")))}
-    end)
+      models.llama, {weights = saved("llama_yarn", (golden.llama_yarn.config:gsub('"yarn"', '"mrope"')))})
+    says("scaling.long_factor is missing or nil; expected a table",
+      models.phi3, {weights = saved("phi3_long", (golden.phi3_long.config:gsub("long_factor", "far_factor")))})
     says("Bert: the number of tokens must be at most max_position_embeddings %- pad_token_id, 38, got 39", function()
       models.roberta {weights = saved "roberta"}(lm.ones({1, 39}):long())
     end)

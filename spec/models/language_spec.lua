@@ -164,7 +164,7 @@ describe("models.", function()
       num_attention_heads = 1, rope_scaling = {rope_type = "mrope", factor = 2}} end,
       "scaling%.rope_type must be one of 'default', 'dynamic', 'factors', 'linear', 'llama3', 'longrope', 'yarn', got")
     assert.error_matches(function() lm.nn.RotaryPositionalEmbeddings(8, {scaling = {rope_type = "linear"}}) end,
-      "scaling%.factor is missing or nil; expected a number of at least 0")
+      "scaling%.factor is missing or nil; expected a number above 0")
     for pattern, factors in pairs {["has 3 numbers; expected 4"] = {1, 1, 1}, ["above 0"] = {1, 1, 1, 0}} do
       assert.error_matches(function()
         lm.nn.RotaryPositionalEmbeddings(8, {scaling = {rope_type = "factors", factors = factors}})
@@ -357,7 +357,7 @@ describe("models.", function()
       return #heard < 4
     end})
     assert.same(file.greedy:narrow(2, 8, 4)[1]:totable(), heard)
-    local function says(words, f) assert.error_matches(f, words) end
+    local says = require "spec.support.says"
     says("7 tokens and 199 new ones are more than the model's 128 positions", function()
       net:generate(ids, {max_new_tokens = 199})
     end)
@@ -642,7 +642,7 @@ describe("models.generate", function()
     says("generate: the result of the net must be scores %[1, L, vocabulary%] or %[1,", nil, function() return {} end)
     says("eos_token_id must be from 1 to 8, got 9", {eos_token_id = {2, 9}})
     says("pad_token_id must be from 1 to 8, got 9", {pad_token_id = 9})
-    says("repetition_penalty must be a finite number above 0, got 0", {repetition_penalty = 0})
+    says("repetition_penalty must be a number above 0, got 0", {repetition_penalty = 0})
     says("length_penalty must be a finite number, got nan", {length_penalty = 0 / 0, num_beams = 2})
     local nothing = {eos_token_id = {1, 2, 3, 4, 5, 6, 7, 8}, min_new_tokens = 2, do_sample = true}
     says("generate: no token is left for row 1", nothing)
@@ -720,10 +720,7 @@ describe("nn.KVCache", function()
   end)
 
   it("says what is wrong with an order or a length", function()
-    local function says(words, f, ...)
-      local args = {...}
-      assert.error_matches(function() f(unpack(args)) end, words)
-    end
+    local says = require "spec.support.says"
     local cache, k = lm.nn.KVCache(2, 5, 3, 4), lm.randn(2, 3, 2, 4)
     cache:update(k, k)
     says("KVCache:reorder: index must be 1%-d and not empty, got a tensor", cache.reorder, cache, lm.ones(0):long())

@@ -25,7 +25,7 @@ local function read(name, prefix)
   return file, state
 end
 
-local function says(words, f) assert.error_matches(f, words) end
+local says = require "spec.support.says"
 
 describe("weights =", function()
   setup(function() folder = temp.folder() end)
@@ -47,9 +47,8 @@ describe("weights =", function()
     local half = models.gpt2 {weights = here, dtype = "bfloat16"}
     for name, p in half:named_parameters() do assert.equal("bfloat16", p.dtype, name) end
     temp.write(here .. "/config.json", (gpt2:gsub("gelu_new", "mish")))
-    says("activation_function must be one of 'gelu', 'gelu_fast', 'gelu_new', .*, got string 'mish'", function()
-      models.gpt2 {weights = here}
-    end)
+    says("activation_function must be one of 'gelu', 'gelu_fast', 'gelu_new', .*, got string 'mish'",
+      models.gpt2, {weights = here})
     temp.write(here .. "/config.json", (gpt2:gsub('"gpt2"', '"opt"')))
     says("config%.json' has model_type 'opt',", function() models.gpt2 {weights = here} end)
     temp.write(here .. "/config.json", "[")
@@ -89,9 +88,7 @@ describe("weights =", function()
     end)
 
     it("say what does not fit", function()
-      says("gpt2%.gguf' has model_type 'gpt2', expected 'gemma' or 'llama'", function()
-        models.llama {weights = files.gpt2}
-      end)
+      says("gpt2%.gguf' has model_type 'gpt2', expected 'gemma' or 'llama'", models.llama, {weights = files.gpt2})
       says("llama%.gguf' has model_type", function() models.bert {weights = files.llama} end)
       says("llama%.gguf' is a", function() models.resnet18 {weights = files.llama} end)
       local function changed(key, value)
@@ -268,9 +265,8 @@ describe("weights =", function()
     local five = [[, "id2label": {"4": "e", "0": "a", "1": "b", "2": "c", "3": "d"}]]
     local net = models.vit {weights = saved("vit5", config:format("ViTForImageClassification", five), state)}
     assert.same({"a", "b", "c", "d", "e"}, net.config.labels)
-    says("size mismatch for heads.head.weight: %[5, 16%] in the state_dict, %[2, 16%] in the model", function()
-      models.vit {weights = saved("vit2", config:format("ViTForImageClassification", ""), state)}
-    end)
+    says("size mismatch for heads.head.weight: %[5, 16%] in the state_dict, %[2, 16%] in the model",
+      models.vit, {weights = saved("vit2", config:format("ViTForImageClassification", ""), state)})
     assert.equal(5, models.vit({weights = saved("vitn", config:format("ViT", [[, "num_labels": 5]]), state)})
       .heads[1].weight:size(1))
     local bare = {}
@@ -281,19 +277,14 @@ describe("weights =", function()
     local here = saved("vit0", config:format("ViTModel", ""), bare)
     local headless = models.vit {weights = here}
     assert.near(0, (net.heads(headless(file.x)) - file.y):abs():max():item(), 1e-4)
-    says("missing keys .*heads.head.*pass {strict = false}", function()
-      models.vit {weights = here, num_classes = 5}
-    end)
+    says("missing keys .*heads.head.*pass {strict = false}", models.vit, {weights = here, num_classes = 5})
     net = models.vit {weights = here, num_classes = 7, strict = false}
     assert.same({2, 7}, net(file.x).shape)
-    says("unexpected keys .*\"heads.head.bias\"", function()
-      models.vit {weights = folder .. "/vit5", num_classes = 0}
-    end)
+    says("unexpected keys .*\"heads.head.bias\"", models.vit, {weights = folder .. "/vit5", num_classes = 0})
     assert.same({2, 16}, models.vit({weights = folder .. "/vit5", num_classes = 0, strict = false})(file.x).shape)
     for _, wrong in ipairs {'{"0": "a", "2": "b"}', '{"cat": 0}', "5", "{}"} do
-      says('id2label must name the classes 0, 1, …, as in {"0": "cat"', function()
-        models.vit {weights = saved("vitw", config:format("ViT", [[, "id2label": ]] .. wrong), state)}
-      end)
+      says('id2label must name the classes 0, 1, …, as in {"0": "cat"',
+        models.vit, {weights = saved("vitw", config:format("ViT", [[, "id2label": ]] .. wrong), state)})
     end
 
     file, state = read("network_bert", "state.")
@@ -320,9 +311,7 @@ describe("weights =", function()
     local got, pooled = net(file.ids, told)
     assert.near(0, (got - file["masked.hidden"]):abs():max():item(), 1e-4)
     assert.is_nil(pooled)
-    says('missing keys .*"pooler.dense.weight".*pass {strict = false}', function()
-      models.bert {weights = here, head = "none"}
-    end)
+    says('missing keys .*"pooler.dense.weight".*pass {strict = false}', models.bert, {weights = here, head = "none"})
     here = saved("answers", config:format "BertForQuestionAnswering", state)
     says("config%.json' is a 'BertForQuestionAnswering', whose head is not supported; pass",
       function() models.bert {weights = here} end)
@@ -354,9 +343,8 @@ describe("weights =", function()
     says("call it with a colon as a method of a model, or as", function() net.generate(ids, {max_new_tokens = 1}) end)
     local unsaid = saved("unsaid", config:format("false"):gsub('"n_embd": 4, ', ""), state)
     says("gpt2: .*/config.json' has no n_embd %(by default 768%), and the weights do not match the default: size "
-      .. "mismatch for transformer.wte.weight: %[11, 4%] in the state_dict, %[11, 768%] in the model$", function()
-      models.gpt2 {weights = unsaid}
-    end)
+      .. "mismatch for transformer.wte.weight: %[11, 4%] in the state_dict, %[11, 768%] in the model$",
+      models.gpt2, {weights = unsaid})
     assert.equal(4, models.gpt2({weights = unsaid, n_embd = 4}).config.n_embd)
     for told, want in pairs {["11"] = false, ["[11, 4, -1]"] = {5}, ["10"] = 11, ["2.5"] = false} do
       local text = config:format("false"):gsub('id": 4', 'id": ' .. told)
@@ -388,9 +376,7 @@ describe("weights =", function()
     local listed = saved("listed", config:format("false"):gsub('"gpt2"', '["gpt2"]'), state)
     says("config%.json' has model_type", function() models.gpt2 {weights = listed} end)
     temp.write(listed .. "/config.json", (config:format("false"):gsub("{", '{"activation_function": ["gelu_new"], ')))
-    says("activation_function must be one of 'gelu', .*, got a table", function()
-      models.gpt2 {weights = listed}
-    end)
+    says("activation_function must be one of 'gelu', .*, got a table", models.gpt2, {weights = listed})
     local made = lm.models.gpt2 {vocab_size = 11, n_positions = 8, n_embd = 4, n_layer = 1, n_head = 2}
     assert.is_nil(made.eos_token_id)
     says("gpt2: weights: cannot open 'nowhere': No such file", function() models.gpt2 {weights = "nowhere"} end)
@@ -437,36 +423,29 @@ describe("weights =", function()
     local before = peak()
     local here = saved("alone", nil, {["model.norm.weight"] = lm.ones(3)})
     says("llama: cannot find '.*/alone/config.json', which has the model's sizes, and the weights do not match "
-      .. "the sizes from options and defaults: load_state_dict: for Llama:\n.*missing keys", function()
-      models.llama {weights = here}
-    end)
-    says("llama: the model needs %d+.%d GiB, but this machine has %d+.%d GiB of memory", function()
-      models.llama {hidden_size = 2 ^ 18, num_hidden_layers = 8}
-    end)
+      .. "the sizes from options and defaults: load_state_dict: for Llama:\n.*missing keys",
+      models.llama, {weights = here})
+    says("llama: the model needs %d+.%d GiB, but this machine has %d+.%d GiB of memory",
+      models.llama, {hidden_size = 2 ^ 18, num_hidden_layers = 8})
     says("llama: the model", function() models.llama {num_hidden_layers = 1, max_position_embeddings = 2 ^ 31 - 1} end)
-    says("bert: vocab_size must be at most 2147483647, got 1e%+15", function()
-      models.bert {vocab_size = 1e15}
-    end)
+    says("bert: vocab_size must be at most 2147483647, got 1e%+15", models.bert, {vocab_size = 1e15})
     says("gpt2: n_layer must be at most 10000, got 1000000", function() models.gpt2 {n_layer = 1e6} end)
     temp.write(here .. "/config.json", "[1, 2]")
     says("config%.json' is not a JSON", function() models.llama {weights = here} end)
     temp.write(here .. "/config.json", [[{"rope_scaling": {"type": null}, "hidden_size": null}]])
     says("llama: .*/config.json' has no hidden_size %(by default 4096%), and the weights do not match the default: "
-      .. "size mismatch for model.norm.weight: %[3%] in the state_dict, %[4096%] in the model$", function()
-      models.llama {weights = here}
-    end)
+      .. "size mismatch for model.norm.weight: %[3%] in the state_dict, %[4096%] in the model$",
+      models.llama, {weights = here})
     local state = models.llama({vocab_size = 11, hidden_size = 4, intermediate_size = 4, num_attention_heads = 2,
       num_hidden_layers = 1, max_position_embeddings = 8}):state_dict()
     local config = [[{"model_type": "llama", "vocab_size": 11, "hidden_size": 4, "intermediate_size": 4,
       "num_attention_heads": 2, "num_hidden_layers": %d, "max_position_embeddings": %d}]]
     says("llama: num_hidden_layers must be at most %d+, the number of tensors in the weights, got 10000; "
-      .. "pass {strict = false} to load weights that lack tensors", function()
-      models.llama {weights = saved("deep", config:format(10000, 8), state)}
-    end)
+      .. "pass {strict = false} to load weights that lack tensors",
+      models.llama, {weights = saved("deep", config:format(10000, 8), state)})
     says("llama: its buffers would take 2.0 GiB, its weights take 0.0 GiB; the largest size is "
-      .. "max_position_embeddings = 268435456", function()
-      models.llama {weights = saved("wide", config:format(1, 2 ^ 28), state)}
-    end)
+      .. "max_position_embeddings = 268435456",
+      models.llama, {weights = saved("wide", config:format(1, 2 ^ 28), state)})
     assert.equal(4, models.llama {weights = saved("good", config:format(1, 8), state)}.config.hidden_size)
     assert.is_true(peak() - before < 256, ("%.0f MiB more"):format(peak() - before))
   end)
@@ -481,11 +460,11 @@ describe("weights =", function()
       {"distilbert", '"pad_token_id": "a"',
         "distilbert: pad_token_id must be an integer of at least 1, got string 'a'"},
       {"roberta", '"pad_token_id": true', "roberta: pad_token_id must be an integer of at least 1, got true"},
-      {"llama", '"partial_rotary_factor": 16', "llama: partial_rotary_factor must be at most 1, got 16"},
+      {"llama", '"partial_rotary_factor": 16', "llama: partial_rotary_factor must be a number from 0 to 1, got 16"},
       {"llama", '"rope_parameters": {"partial_rotary_factor": 1.5}',
-        "partial_rotary_factor must be at most 1, got 1.5"},
+        "partial_rotary_factor must be a number from 0 to 1, got 1.5"},
       {"phi3", '"rope_parameters": {"partial_rotary_factor": "a"}',
-        "partial_rotary_factor must be a number of at least 0"},
+        "partial_rotary_factor must be a number from 0 to 1"},
       {"llama", '"rope_scaling": {"rope_type": "yarn", "factor": 2, "original_max_position_embeddings": "a"}',
         "llama: original_max_position_embeddings must be an integer of at least 1, got string 'a'"},
     } do
@@ -553,23 +532,18 @@ describe("weights =", function()
       end)
     end
     says("models.gpt2 has no 'from_config'; lm.models.gpt2 {n_layer", function() models.gpt2:from_config {} end)
-    says("models.resnet18 has no 'from_pretrained'; .*{weights = path}", function()
-      models.resnet18.from_pretrained "resnet18"
-    end)
+    says("models.resnet18 has no 'from_pretrained'; .*{weights = path}",
+      function() models.resnet18.from_pretrained "resnet18" end)
     says("models.vgg16 has no 'DEFAULT'", function() return models.vgg16.DEFAULT end)
-    says("no field 'from_pretrained'; lm%.models%.DDPMScheduler {beta_schedule = …} and the like take", function()
-      models.DDPMScheduler.from_pretrained "x"
-    end)
+    says("no field 'from_pretrained'; lm%.models%.DDPMScheduler {beta_schedule = …} and the like take",
+      function() models.DDPMScheduler.from_pretrained "x" end)
     says("no 'GPT2Config'; .*options", function() return models.GPT2Config end)
     says("no 'transformers'; lm.models", function() return lm.transformers end)
     says("no 'hub'; nothing is downloaded", function() return lm.hub.load "x" end)
-    says("quantize: net must be a module, got the class gpt2 itself %(gpt2%(…%) makes an",
-      function() lm.quantize(models.gpt2) end)
+    says("quantize: net must be a module, got the class gpt2 itself %(gpt2%(…%) makes an", lm.quantize, models.gpt2)
     says("gpt2: takes at most 1 argument, got 2", function() models.gpt2({}, 2) end)
     for _, call in ipairs {net, function(batch) return net:generate(batch) end} do
-      says("pass ids first, then options: .*batch.input_ids, {attention_mask =", function()
-        call {input_ids = ids}
-      end)
+      says("pass ids first, then options: .*batch.input_ids, {attention_mask =", call, {input_ids = ids})
     end
     for _, family in ipairs {"gpt2", "llama", "bert"} do -- a list, where names are requested
       says("unexpected keys in the state_dict: \"1\"", function() models[family] {weights = {lm.ones(2)}} end)
@@ -610,9 +584,8 @@ describe("weights =", function()
     says("size mismatch for 9.weight", function() models.lenet {weights = path, num_classes = 3} end)
     says("rename requires weights", function() models.lenet {rename = {}} end)
     says("dtype must be floating, got int64", function() models.lenet {dtype = "int64"} end)
-    says("folder, not a regular file, and has none of model.safetensors.index.json, model.safetensors", function()
-      models.lenet {weights = folder}
-    end)
+    says("folder, not a regular file, and has none of model.safetensors.index.json, model.safetensors",
+      models.lenet, {weights = folder})
     assert.equal("float64", models.mlp({dtype = "double"})[2].weight.dtype)
   end)
 end)

@@ -2,9 +2,7 @@
 -- number, or what is printed would go there.
 local ranks, temp = require "spec.support.ranks", require "spec.support.temp"
 
-local folder
-setup(function() folder = temp.folder() end)
-teardown(function() temp.remove(folder) end)
+local folder = temp.during(setup, teardown)
 
 -- Asserts that those of 0, 1 and 2 that were closed when the program began are closed, while `name` is in use.
 local CLOSED = [[

@@ -1,7 +1,7 @@
--- lm.mp: functions in other processes and threads, the carrier that brings values there, shared tensors.
+-- lm.mp: functions in other processes and threads, the serializer that brings values there, shared tensors.
 local lm = require "luminary"
 local core = require "luminary.core"
-local carrier = require "luminary.mp.serialization"
+local serializer = require "luminary.mp.serialization"
 local open_files = require "spec.support.open_files"
 local is_running = require "spec.support.is_running"
 local temp = require "spec.support.temp"
@@ -14,10 +14,10 @@ ffi.cdef "int kill(int pid, int number); int usleep(unsigned microseconds); int 
 -- Returns what comes out of a channel, in this same state.
 local function round_trip(value, options)
   options = options or {processes = false}
-  local text, tensors = carrier.encode("send", value, options)
+  local text, tensors = serializer.encode("send", value, options)
   local here, there = core.mp_pipe(not options.processes)
   core.mp_put(here, text, tensors, nil, 0)
-  return carrier.decode(core.mp_get(there, 0))
+  return serializer.decode(core.mp_get(there, 0))
 end
 
 local function refusal(value, options)
@@ -43,7 +43,7 @@ local function count_children()
   return n
 end
 
-describe("the carrier", function()
+describe("the serializer", function()
   it("carries plain values exactly", function()
     local values = {0, -1, 0.1, 1 / 3, 2 ^ 53, -2 ^ -1074, math.huge, -math.huge, "", "a;b:1\0\n\200", true, false}
     for _, v in ipairs(values) do assert.equal(v, round_trip(v)) end
@@ -469,7 +469,7 @@ for _, method in ipairs {"process", "thread"} do
       _, problem = pcall(mp.spawn, function() end, {}, 2)
       assert.is_nil(problem) -- PyTorch's spawn(fn, args, nprocs)
       _, problem = pcall(mp.spawn, function() end, {}, true)
-      assert.matches("spawn: nprocs must be an integer of at least 1, got true", problem)
+      assert.matches("spawn: nprocs must be an integer from 1 to 4096, got true", problem)
       _, problem = pcall(mp.spawn, function() end, {method = method, args = {lr = 0.1}})
       assert.matches("spawn: args must be a plain list, but has a field 'lr'", problem)
       assert.equal(0, count_children())
@@ -550,7 +550,7 @@ describe("spawn by process", function()
       require("ffi").cdef "int kill(int, int); int getpid(void);"
       local C = require("ffi").C
       C.kill(C.getpid(), 9)]])
-    temp.run(folder, ("timeout 20 luajit %s/main.lua %s/pids; true"):format(folder, folder))
+    temp.run(folder, ("timeout 60 luajit %s/main.lua %s/pids; true"):format(folder, folder))
     local pids = temp.read(folder .. "/pids")
     temp.remove(folder)
     local deadline, alive = lm.time() + 60, true
@@ -593,7 +593,7 @@ describe("threads", function()
         pool:join()
       end
     ]])
-    local command = "timeout 20 luajit %s " .. folder .. "/main.lua"
+    local command = "timeout 60 luajit %s " .. folder .. "/main.lua"
     assert.equal("true\ttrue\ntrue\ttrue\n", select(2, temp.run(folder, command:format "")))
     assert.equal("true\tfalse\ntrue\tfalse\n", select(2, temp.run(folder, command:format "-joff")))
   end)
@@ -608,7 +608,7 @@ describe("threads", function()
         while l.time() < stop do l.randn(100, 100):mm(l.randn(100, 100)) end
         if arg[0] then print "done" end
       end, {nprocs = 2, join = false, method = "thread"})]])
-    local ok, text = temp.run(folder, "timeout 20 luajit " .. folder .. "/main.lua")
+    local ok, text = temp.run(folder, "timeout 60 luajit " .. folder .. "/main.lua")
     assert.is_true(ok)
     assert.equal("done\ndone\n", text)
     temp.remove(folder)
@@ -624,7 +624,7 @@ describe("threads", function()
   it("are asked to end if they are daemons", function()
     local folder = temp.folder()
     temp.write(folder .. "/main.lua", endless)
-    assert.is_true((temp.run(folder, "timeout 20 luajit " .. folder .. "/main.lua")))
+    assert.is_true((temp.run(folder, "timeout 60 luajit " .. folder .. "/main.lua")))
     temp.remove(folder)
   end)
 
@@ -633,7 +633,7 @@ describe("threads", function()
     local folder = temp.folder()
     temp.write(folder .. "/main.lua", endless .. " os.exit(5)")
     for _ = 1, 5 do
-      local _, _, code = temp.run(folder, "timeout 20 luajit " .. folder .. "/main.lua")
+      local _, _, code = temp.run(folder, "timeout 60 luajit " .. folder .. "/main.lua")
       assert.equal(5, code)
     end
     temp.remove(folder)
@@ -643,9 +643,7 @@ end)
 -- Scripts that end while others of their threads compute and cannot be interrupted: exit code and output are theirs,
 -- and no library is taken apart under a thread that uses it. Here any handler of exit() ends the process by SIGABRT.
 describe("the end of a program #unsanitized", function()
-  local folder
-  setup(function() folder = temp.folder() end)
-  teardown(function() temp.remove(folder) end)
+  local folder = temp.during(setup, teardown)
 
   local PROLOGUE = [[
     local lm, ffi = require "luminary", require "ffi"
@@ -756,7 +754,7 @@ describe("Process", function()
       p:start()
       p:join()
       os.exit(p.exitcode + 10, true)]])
-    local _, text, code = temp.run(folder, "timeout 20 luajit " .. folder .. "/main.lua")
+    local _, text, code = temp.run(folder, "timeout 60 luajit " .. folder .. "/main.lua")
     temp.remove(folder)
     assert.equal(11, code)
     assert.matches("^trainer: .*main.lua:1: oops\nstack traceback:\n.*main.lua:1", text)
@@ -771,7 +769,7 @@ describe("Process", function()
         while lm.time() < stop do end
         print "waited" end}:start()
       lm.mp.Process{daemon = true, target = function() while true do end end}:start()]])
-    local ok, text = temp.run(folder, "timeout 20 luajit " .. folder .. "/main.lua")
+    local ok, text = temp.run(folder, "timeout 60 luajit " .. folder .. "/main.lua")
     temp.remove(folder)
     assert.is_true(ok)
     assert.equal("waited\n", text)

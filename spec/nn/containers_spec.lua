@@ -4,12 +4,7 @@ local within = require("spec.support.time").within
 local message = require "spec.support.error_of"
 local nn = lm.nn
 
-local function keys(dict)
-  local list = {}
-  for name in pairs(dict) do list[#list + 1] = name end
-  table.sort(list)
-  return table.concat(list, " ")
-end
+local function keys(dict) return table.concat(require("luminary.base.lists").sorted_keys(dict), " ") end
 
 describe("containers", function()
   it("take a net that was loaded, whose report comes along", function()

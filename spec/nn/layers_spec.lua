@@ -28,12 +28,7 @@ describe("AdaptiveLogSoftmaxWithLoss", function()
   it("is the log-probability of a distribution over all classes", function()
     local loss = nn.AdaptiveLogSoftmaxWithLoss(8, 20, { 4, 10 }, { div_value = 2, head_bias = true }):double()
     assert.equal("head.bias head.weight tail.0.0.weight tail.0.1.weight tail.1.0.weight tail.1.1.weight",
-      (function()
-        local names = {}
-        for name in pairs(loss:state_dict()) do names[#names + 1] = name end
-        table.sort(names)
-        return table.concat(names, " ")
-      end)())
+      table.concat(require("luminary.base.lists").sorted_keys(loss:state_dict()), " "))
     local x, target = lm.randn(6, 8):double():requires_grad_(), lm.tensor({ 1, 4, 5, 10, 11, 20 }, { dtype = "int64" })
     local all = loss:log_prob(x)
     assert.is_true(all:exp():sum(2):allclose(lm.ones(6):double()))
@@ -600,56 +595,56 @@ end)
 
 describe("layers name wrong arguments:", function()
   local cases = {
-    { "num_channels (4) must be divisible by num_groups (3)", function() nn.GroupNorm(3, 4) end },
-    { "RMSNorm: normalized_shape must be a size or a list of sizes, got string 'x'", function() nn.RMSNorm("x") end },
+    { "num_channels (4) must be divisible by num_groups (3)", nn.GroupNorm, 3, 4 },
+    { "RMSNorm: normalized_shape must be a size or a list of sizes, got string 'x'", nn.RMSNorm, "x" },
     { "expected x to have shape [N, C, L] or [C, L], got", function() nn.InstanceNorm1d(3)(lm.ones(2, 3, 4, 5)) end },
     { "InstanceNorm1d: x must be a tensor of 3 channels, got a tensor [2, 4, 5]",
       function() nn.InstanceNorm1d(3)(lm.ones(2, 4, 5)) end },
-    { "batchmean", function() nn.KLDivLoss { reduction = "batch" } end },
+    { "batchmean", nn.KLDivLoss, { reduction = "batch" } },
     { "multilabel_margin_loss: x and target must both be [N, C] or [C], got a tensor [2, 3] and a tensor [2, 4]",
-      function() F.multilabel_margin_loss(lm.ones(2, 3), lm.ones(2, 4):long()) end },
-    { "margin must be a number, got string 'much'", function() nn.MarginRankingLoss("much") end },
-    { "in_features", function() nn.Linear() end },
-    { "out_features must be an integer of at least 0, got 1.5", function() nn.Linear(3, 1.5) end },
-    { "Linear: bias must be true or false, got 1", function() nn.Linear(3, 4, 1) end },
-    { "did you mean 'bias'", function() nn.Linear(3, 4, { bais = false }) end },
-    { "did you mean 'padding'", function() nn.Conv2d(3, 4, 3, { pading = 1 }) end },
-    { "stride must be an integer of at least 1 or a list of 2, got a table",
-      function() nn.Conv2d(3, 4, 3, { padding = 1 }, 1) end },
-    { "Conv2d: stride is passed twice, by position and by", function() nn.Conv2d(3, 4, 3, 2, { stride = 1 }) end },
-    { "kernel_size", function() nn.Conv2d(3, 4) end },
-    { "groups (2) must divide in_channels (3) and out_channels", function() nn.Conv2d(3, 4, 3, { groups = 2 }) end },
+      F.multilabel_margin_loss, lm.ones(2, 3), lm.ones(2, 4):long() },
+    { "margin must be a number, got string 'much'", nn.MarginRankingLoss, "much" },
+    { "in_features", nn.Linear },
+    { "out_features must be an integer of at least 0, got 1.5", nn.Linear, 3, 1.5 },
+    { "Linear: bias must be true or false, got 1", nn.Linear, 3, 4, 1 },
+    { "did you mean 'bias'", nn.Linear, 3, 4, { bais = false } },
+    { "did you mean 'padding'", nn.Conv2d, 3, 4, 3, { pading = 1 } },
+    { "stride must be an integer of at least 1 or a list of 2, got a table", nn.Conv2d, 3, 4, 3, { padding = 1 }, 1 },
+    { "Conv2d: stride is passed twice, by position and by", nn.Conv2d, 3, 4, 3, 2, { stride = 1 } },
+    { "kernel_size", nn.Conv2d, 3, 4 },
+    { "groups (2) must divide in_channels (3) and out_channels", nn.Conv2d, 3, 4, 3, { groups = 2 } },
     { "padding_mode must be one of 'zeros', 'reflect', 'replicate', 'circular', got string 'reflct'; did you mean",
-      function() nn.Conv2d(3, 4, 3, { padding_mode = "reflct" }) end },
+      nn.Conv2d, 3, 4, 3, { padding_mode = "reflct" } },
     { "padding must be an integer of at least 0 or a list of 2, or 'valid' or 'same', got string 'sam'",
-      function() nn.Conv2d(3, 4, 3, { padding = "sam" }) end },
-    { "padding = 'same' requires a stride of 1, got (2, 2)",
-      function() nn.Conv2d(3, 4, 3, { padding = "same", stride = 2 }) end },
+      nn.Conv2d, 3, 4, 3, { padding = "sam" } },
+    { "padding = 'same' requires a stride of 1, got (2, 2)", nn.Conv2d, 3, 4, 3, { padding = "same", stride = 2 } },
     { "divisor_override must be non-zero",
       function() nn.AvgPool2d(2, { divisor_override = 0 })(lm.ones { 1, 4, 4 }) end },
     { "pad: padding must be at most 1 a side for mode \"reflect\" in dim 4 of [1, 3, 2, 2], got 2",
       function() nn.Conv2d(3, 4, 5, { padding = 2, padding_mode = "reflect" })(lm.ones { 1, 3, 2, 2 }) end },
     { "stride must be an integer of at least 1 or a list of 2, got a table",
-      function() nn.Conv2d(3, 4, 3, { stride = { 1, 2, 3 } }) end },
-    { "num_features", function() nn.BatchNorm2d("8") end },
-    { "normalized_shape", function() nn.LayerNorm {} end },
-    { "p must be a number from 0 to 1, got 2", function() nn.Dropout(2) end },
-    { "inplace must be true or false, got 1", function() nn.ReLU(1) end },
-    { "dim must be an integer, got string '2'", function() nn.Softmax("2") end },
+      nn.Conv2d, 3, 4, 3, { stride = { 1, 2, 3 } } },
+    { "num_features", nn.BatchNorm2d, "8" },
+    { "normalized_shape", nn.LayerNorm, {} },
+    { "p must be a number from 0 to 1, got 2", nn.Dropout, 2 },
+    { "inplace must be true or false, got 1", nn.ReLU, 1 },
+    { "dim must be an integer, got string '2'", nn.Softmax, "2" },
     { "Softmax: the input must be a tensor, got 2", function() nn.Softmax()(2) end },
-    { "dim must be from 1, or from -1 at the end, got 0", function() nn.Softmax(0) end },
-    { "approximate", function() nn.GELU { approximate = "tan" } end },
-    { "padding_idx must be from 1 to 3, got 0", function() nn.Embedding(3, 2, { padding_idx = 0 }) end },
-    { "reduction must be one of 'none', 'mean', 'sum', got string", function() nn.MSELoss { reduction = "avg" } end },
-    { "reduction must be one of 'none', 'mean', 'sum', got string", function() nn.MSELoss(nil, nil, "avg") end },
-    { "MSELoss: unknown option 'size_average'", function() nn.MSELoss("sum") end },
-    { "float33", function() nn.Linear(2, 2, { dtype = "float33" }) end },
-    { "unknown option 'inplace'", function() nn.Tanh { inplace = true } end },
+    { "dim must be from 1, or from -1 at the end, got 0", nn.Softmax, 0 },
+    { "approximate", nn.GELU, { approximate = "tan" } },
+    { "padding_idx must be from 1 to 3, got 0", nn.Embedding, 3, 2, { padding_idx = 0 } },
+    { "reduction must be one of 'none', 'mean', 'sum', got string", nn.MSELoss, { reduction = "avg" } },
+    { "reduction must be one of 'none', 'mean', 'sum', got string", nn.MSELoss, nil, nil, "avg" },
+    { "MSELoss: unknown option 'size_average'", nn.MSELoss, "sum" },
+    { "float33", nn.Linear, 2, 2, { dtype = "float33" } },
+    { "unknown option 'inplace'", nn.Tanh, { inplace = true } },
     { "linear", function() nn.Linear(3, 2)(lm.ones { 2, 4 }) end },
     { "conv2d", function() nn.Conv2d(3, 2, 3)(lm.ones { 1, 4, 5, 5 }) end },
   }
   for k, case in ipairs(cases) do
-    it(("%d: %s"):format(k, case[1]), function() assert.matches(case[1], message(case[2]), 1, true) end)
+    it(("%d: %s"):format(k, case[1]), function()
+      assert.matches(case[1], message(unpack(case, 2, table.maxn(case))), 1, true)
+    end)
   end
 end)
 

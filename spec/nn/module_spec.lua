@@ -13,9 +13,7 @@ end
 local function nested() return nn.Sequential(nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3)), nn.ReLU()) end
 
 describe("a class that nobody has used yet", function()
-  local folder
-  setup(function() folder = temp.folder() end)
-  teardown(function() temp.remove(folder) end)
+  local folder = temp.during(setup, teardown)
   -- Runs code in a separate process, since another spec may have used the class.
   local function of_new_process(code)
     local _, said = temp.run(folder, ("luajit -e 'local nn = require([[luminary]]).nn; %s' 2>&1"):format(code))

@@ -102,11 +102,10 @@ describe("attention", function()
   end)
 
   it("says what is wrong with its inputs", function()
-    local function says(words, f) assert.error_matches(f, words) end
+    local says = require "spec.support.says"
     local mha = nn.MultiheadAttention(6, 2)
     local x, y = lm.randn(4, 3, 6), lm.randn(5, 3, 6)
-    says("^MultiheadAttention: embed_dim %(6%) must be divisible by num_heads %(4%)$",
-      function() nn.MultiheadAttention(6, 4) end)
+    says("^MultiheadAttention: embed_dim %(6%) must be divisible by num_heads %(4%)$", nn.MultiheadAttention, 6, 4)
     says("query, key and value must have the same batch size, and key and value the", function() mha(x, y, x) end)
     says("^MultiheadAttention: expected key to have shape %[length, batch, 6%], got %[4, 3, 5%]$",
       function() mha(x, lm.randn(4, 3, 5), x) end)
@@ -117,9 +116,8 @@ describe("attention", function()
       function() mha(x, x, x, {attn_mask = lm.ones(4, 4):long()}) end)
     says("^MultiheadAttention: expected key_padding_mask to have shape %[3, 4%], got %[4, 4%]$",
       function() mha(x, x, x, {key_padding_mask = lm.ones(4, 4)}) end)
-    says("expected key_padding_mask to have shape %[3, 4%], got %[4, 3%]", function()
-      mha(x, x, x, {key_padding_mask = lm.ones(3, 4):t()})
-    end)
+    says("expected key_padding_mask to have shape %[3, 4%], got %[4, 3%]",
+      mha, x, x, x, {key_padding_mask = lm.ones(3, 4):t()})
     says("^MultiheadAttention: unknown option 'need_weight'; did you mean 'need_weights'%?$",
       function() mha(x, x, x, {need_weight = true}) end)
     for _, name in ipairs {"TransformerEncoder", "TransformerDecoder"} do
@@ -387,10 +385,9 @@ describe("recurrent layers", function()
   end)
 
   it("say what is wrong with what they get", function()
-    local function says(words, f) assert.error_matches(f, words) end
+    local says = require "spec.support.says"
     local gru, lstm, x = nn.GRU(3, 4), nn.LSTM(3, 4), lm.randn(5, 2, 3)
-    says("^GRU: expected x to have shape %[%*, 3%] for input_size 3, got %[5, 2, 2%]$",
-      function() gru(lm.randn(5, 2, 2)) end)
+    says("^GRU: expected x to have shape %[%*, 3%] for input_size 3, got %[5, 2, 2%]$", gru, lm.randn(5, 2, 2))
     says("^GRU: expected x to have shape %[T, N, input_size%], %[T, input_size%] or a PackedSequence, got %[5%]$",
       function() gru(lm.randn(5)) end)
     says("^GRU: x is missing or nil; expected a tensor$", function() gru() end)
@@ -402,8 +399,7 @@ describe("recurrent layers", function()
     says("^GRUCell: x must be floating, got bool; use x:to%('float32'%), or nn%.Embedding for class indices$",
       function() nn.GRUCell(3, 4)(x[1]:gt(0)) end)
     says("^GRU: expected h0 to have shape %[1, 2, 4%], got %[1, 3, 4%]$", function() gru(x, lm.zeros(1, 3, 4)) end)
-    says("^GRU: expected h0 to have shape %[1, 4%], got %[1, 1, 4%]$",
-      function() gru(lm.randn(5, 3), lm.zeros(1, 1, 4)) end)
+    says("^GRU: expected h0 to have shape %[1, 4%], got %[1, 1, 4%]$", gru, lm.randn(5, 3), lm.zeros(1, 1, 4))
     says("^GRU: h0 must be a tensor, got a table$", function() gru(x, {lm.zeros(1, 2, 4)}) end)
     says("^LSTM: the state must be {h, c}, got a tensor %[1, 2, 4%]$", function() lstm(x, lm.zeros(1, 2, 4)) end)
     says("^LSTM: expected c0 to have shape %[1, 2, 4%], got %[1, 2, 3%]$",
@@ -420,10 +416,7 @@ describe("recurrent layers", function()
   end)
 
   it("say what is wrong with parameters that were set by hand", function()
-    local function says(words, f, ...)
-      local args = {...}
-      assert.error_matches(function() f(unpack(args)) end, words)
-    end
+    local says = require "spec.support.says"
     local x = lm.randn(5, 2, 3)
     for name, gates in pairs {RNN = 4, GRU = 12, LSTM = 16} do
       for _, by_steps in ipairs {false, true} do

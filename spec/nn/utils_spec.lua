@@ -9,12 +9,7 @@ local function is(want, t)
   assert(lm.tensor(want, { dtype = t.dtype }):allclose(t:detach(), { atol = 1e-5 }), tostring(t))
 end
 
-local function keys(dict)
-  local list = {}
-  for name in pairs(dict) do list[#list + 1] = name end
-  table.sort(list)
-  return table.concat(list, " ")
-end
+local function keys(dict) return table.concat(require("luminary.base.lists").sorted_keys(dict), " ") end
 
 describe("nn.utils", function()
   it("makes parameters a vector and back", function()

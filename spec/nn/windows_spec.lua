@@ -292,6 +292,22 @@ describe("functions over windows", function()
     assert.error_matches(function() F.conv2d(x:bool(), weight:bool()) end, "conv2d: x must be floating point, got bool")
   end)
 
+  it("name the function and both dtypes where x has another dtype than weight, and cast under autocast", function()
+    for n = 1, 3 do
+      local shape, kernel = { 2, 3, 5, 5, 5 }, { 3, 3, 2, 2, 2 }
+      local x, weight = lm.randn { unpack(shape, 1, n + 2) }, lm.randn { unpack(kernel, 1, n + 2) }
+      for _, name in ipairs { "conv%dd", "conv_transpose%dd" } do
+        name = name:format(n)
+        for _, dtypes in ipairs { { "float16", "float32" }, { "bfloat16", "float16" }, { "uint8", "bfloat16" } } do
+          assert.error_matches(function() F[name](x:abs():to(dtypes[1]), weight:to(dtypes[2])) end,
+            ("%s: dtype mismatch: x is %s, weight is %s; convert one with :to%%(%%)"):format(name, unpack(dtypes)))
+        end
+        local y = lm.autocast({ dtype = "bfloat16" }, function() return F[name](x:half(), weight) end)
+        assert.equal("bfloat16", y.dtype)
+      end
+    end
+  end)
+
   it("read far outside as PyTorch: coordinates beyond 2^24, which reflections leave between pixels", function()
     -- On a line of 4 pixels every step is exact, with and without FMA.
     local x = lm.arange(16):float():reshape(1, 1, 4, 4):requires_grad_()
@@ -352,119 +368,80 @@ describe("functions over windows", function()
     end)
   end)
 
-  for want, f in pairs {
-    ["conv1d: expected x to have shape %[N, C, L%] or %[C, L%], got %[2%]"] = function()
-      F.conv1d(lm.ones(2), lm.ones(2, 2, 2))
-    end,
-    ["conv1d: the window %(5%) must be at most the padded size of x %(4%)"] = function()
-      F.conv1d(lm.ones(1, 1, 4), lm.ones(1, 1, 3), { dilation = 2 })
-    end,
-    ["conv3d: x, a tensor %[1, 3, 4, 4, 4%], and weight, a tensor %[2, 2, 2, 2, 2%], do not match with"] = function()
-      F.conv3d(lm.ones(1, 3, 4, 4, 4), lm.ones(2, 2, 2, 2, 2))
-    end,
-    ["conv3d: padding = 'same' requires a stride of 1, got 2"] = function()
-      F.conv3d(lm.ones(1, 2, 4, 4, 4), lm.ones(2, 2, 2, 2, 2), nil, 2, "same")
-    end,
-    ["conv3d: expected weight to have shape %[out, C / groups, kD, kH, kW%], got %[2, 2, 2, 2%]"] = function()
-      F.conv3d(lm.ones(1, 2, 4, 4, 4), lm.ones(2, 2, 2, 2))
-    end,
-    ["conv3d: stride must be an integer of at least 1 or a list of 3, got a table"] = function()
-      F.conv3d(lm.ones(1, 2, 4, 4, 4), lm.ones(2, 2, 2, 2, 2), nil, { 1, 2 })
-    end,
-    ["conv_transpose2d: output_padding %(2%) must be less than the stride %(2%) or the dilation %(1%)"] = function()
-      F.conv_transpose2d(lm.ones(1, 2, 3, 3), lm.ones(2, 2, 2, 2), nil, 2, 0, 2)
-    end,
-    ["conv_transpose2d: bias is .*%[3%]"] = function()
-      F.conv_transpose2d(lm.ones(1, 2, 3, 3), lm.ones(2, 2, 2, 2), lm.ones(3))
-    end,
-    ["conv_transpose1d: x, a tensor %[1, 2, 1%], with padding 1 would have an empty result"] = function()
-      F.conv_transpose1d(lm.ones(1, 2, 1), lm.ones(2, 2, 2), nil, 1, 1)
-    end,
-    ["max_unpool1d: output_size has 9; it must be between 3 and 5"] = function()
-      F.max_unpool1d(lm.ones(1, 2), lm.tensor({ { 1, 3 } }, { dtype = "int64" }), 2, { output_size = { 9 } })
-    end,
-    ["max_unpool1d: .*index 9"] = function()
-      F.max_unpool1d(lm.ones(1, 2), lm.tensor({ { 1, 9 } }, { dtype = "int64" }), 2)
-    end,
-    ["max_unpool1d: .*index %-1"] = function()
-      F.max_unpool1d(lm.ones(1, 2), lm.tensor({ { 1, -1 } }, { dtype = "int64" }), 2)
-    end,
-    ["max_unpool2d: .*index %-1"] = function()
-      F.max_unpool2d(lm.ones(1, 1, 1), lm.tensor({ { { -1 } } }, { dtype = "int64" }), 2)
-    end,
-    ["max_unpool1d: indices must be int64 with the"] = function() F.max_unpool1d(lm.ones(1, 2), lm.ones(1, 2), 2) end,
-    ["avg_pool3d: .*x .*int32"] = function() F.avg_pool3d(lm.ones({ 1, 2, 2, 2 }, { dtype = "int32" }), 2) end,
-    ["lp_pool1d: norm_type must not be 0"] = function() F.lp_pool1d(lm.ones(1, 2), 0, 2) end,
-    ["fractional_max_pool2d: 4 x 4 windows of 2 x 2 do not fit"] = function()
-      F.fractional_max_pool2d(lm.ones(1, 4, 4), 2, 4)
-    end,
-    ["interpolate: pass either size or scale_factor"] = function() F.interpolate(lm.ones(1, 1, 2)) end,
-    ["interpolate: mode 'bilinear' requires x of 4 dims, got a tensor %[1, 1, 2%]"] = function()
-      F.interpolate(lm.ones(1, 1, 2), { size = 2, mode = "bilinear" })
-    end,
-    ["interpolate: align_corners does not apply to mode 'nearest'"] = function()
-      F.interpolate(lm.ones(1, 1, 2), { size = 2, align_corners = true })
-    end,
-    ["interpolate: size must have 2 entries, one for each spatial dim, got 3"] = function()
-      F.interpolate(lm.ones(1, 1, 2, 2), { 1, 2, 3 })
-    end,
-    ["interpolate: dim 3 of a tensor %[1, 1, 2%] would have the size 0"] = function()
-      F.interpolate(lm.ones(1, 1, 2), { scale_factor = 0.1 })
-    end,
-    ["interpolate: mode must be one of 'nearest', 'nearest%-exact', 'linear', 'bilinear', 'bicubic',"] = function()
-      F.interpolate(lm.ones(1, 1, 2), { size = 2, mode = "cubic" })
-    end,
-    ["grid_sample: expected grid to have shape %[1, H, W, 2%] for 4%-d x"] = function()
-      F.grid_sample(lm.ones(1, 1, 2, 2), lm.ones(1, 2, 2, 3))
-    end,
-    ["grid_sample: dtype mismatch: x is float32, grid is float64"] = function()
-      F.grid_sample(lm.ones(1, 1, 2, 2), lm.ones({ 1, 2, 2, 2 }, { dtype = "float64" }))
-    end,
-    ["affine_grid: expected theta to have shape"] = function() F.affine_grid(lm.ones(2, 3, 3), { 2, 1, 3, 3 }) end,
-    ["unfold: the window %(3%) must be at most the padded size of x"] = function() F.unfold(lm.ones(1, 2, 2), 3) end,
-    ["fold: expected x to have shape %[N, C %* 4, 9%], got %[1, 4, 4%]"] =
-      function() F.fold(lm.ones(1, 4, 4), 4, 2) end,
-    ["unfold: unknown option 'padings'; did you mean 'padding'%?"] = function()
-      F.unfold(lm.ones(1, 2, 2), { kernel_size = 2, padings = 1 })
-    end,
-    ["interpolate: unknown option 'sizes'; did you mean 'size'%?"] = function()
-      F.interpolate(lm.ones(1, 1, 2), { sizes = 3 })
-    end,
-    ["affine_grid: unknown option 'align'; options are theta, size, align_corners"] = function()
-      F.affine_grid(lm.ones(1, 2, 3), { 1, 1, 2, 2 }, { align = true })
-    end,
-    ["conv_transpose2d: unknown option 'strides'; did you mean 'stride'%?"] = function()
-      F.conv_transpose2d(lm.ones(1, 1, 2, 2), lm.ones(1, 1, 2, 2), { strides = 2 })
-    end,
-    ["grid_sample: unknown option 'padding'; options are grid, mode, padding_mode"] = function()
-      F.grid_sample(lm.ones(1, 1, 2, 2), lm.ones(1, 2, 2, 2), { padding = "border" })
-    end,
-    ["Upsample: unknown option 'scale'; options are size, scale_factor,"] = function() nn.Upsample { scale = 2 } end,
-    ["interpolate: size .*a list with a field \'dim\'"] = function()
-      F.interpolate(lm.ones(1, 1, 2), { 3, dim = 3 })
-    end,
-    ["unfold: kernel_size .*a list with a field \'dim\'"] = function()
-      F.unfold(lm.ones(1, 4, 4), { 2, 2, dim = 3 })
-    end,
-    ["max_pool1d: kernel_size .*a list with a field \'dim\'"] = function()
-      F.max_pool1d(lm.ones(1, 4), { 2, dim = 3 })
-    end,
-    ["adaptive_avg_pool1d: output_size .*a list with a field \'dim\'"] = function()
-      F.adaptive_avg_pool1d(lm.ones(1, 4), { 2, dim = 3 })
-    end,
-    ["affine_grid: size .*a list with a field \'dim\'"] = function()
-      F.affine_grid(lm.ones(1, 2, 3), { 1, 1, 2, 2, dim = 3 })
-    end,
-    ["unfold: .*x .*int64"] = function() F.unfold(lm.ones({ 1, 4, 4 }, { dtype = "int64" }), 2) end,
-    ["fold: .*grad .*int64"] = function() F.fold(lm.ones({ 4, 9 }, { dtype = "int64" }), 4, 2) end,
-    ["conv1d: .*padding must be from 0 to 2%^31 %- 1, got 1099511627776"] = function()
-      F.conv1d(lm.ones(1, 1, 4), lm.ones(1, 1, 2), { padding = 2 ^ 40 })
-    end,
-    ["conv_transpose2d: x, a tensor %[1, 1, 1, 1%], with padding 1 would have an empty result"] = function()
-      F.conv_transpose2d(lm.ones(1, 1, 1, 1), lm.ones(1, 1, 2, 2), { padding = 1 })
-    end,
+  -- A function calls where the name of the public function comes from its caller: that of an op within would show.
+  for _, row in ipairs {
+    { "conv1d: expected x to have shape %[N, C, L%] or %[C, L%], got %[2%]", F.conv1d, lm.ones(2), lm.ones(2, 2, 2) },
+    { "conv1d: the window %(5%) must be at most the padded size of x %(4%)",
+      F.conv1d, lm.ones(1, 1, 4), lm.ones(1, 1, 3), { dilation = 2 } },
+    { "conv3d: x, a tensor %[1, 3, 4, 4, 4%], and weight, a tensor %[2, 2, 2, 2, 2%], do not match with",
+      F.conv3d, lm.ones(1, 3, 4, 4, 4), lm.ones(2, 2, 2, 2, 2) },
+    { "conv3d: padding = 'same' requires a stride of 1, got 2",
+      F.conv3d, lm.ones(1, 2, 4, 4, 4), lm.ones(2, 2, 2, 2, 2), nil, 2, "same" },
+    { "conv3d: expected weight to have shape %[out, C / groups, kD, kH, kW%], got %[2, 2, 2, 2%]",
+      F.conv3d, lm.ones(1, 2, 4, 4, 4), lm.ones(2, 2, 2, 2) },
+    { "conv3d: stride must be an integer of at least 1 or a list of 3, got a table",
+      F.conv3d, lm.ones(1, 2, 4, 4, 4), lm.ones(2, 2, 2, 2, 2), nil, { 1, 2 } },
+    { "conv_transpose2d: output_padding %(2%) must be less than the stride %(2%) or the dilation %(1%)",
+      F.conv_transpose2d, lm.ones(1, 2, 3, 3), lm.ones(2, 2, 2, 2), nil, 2, 0, 2 },
+    { "conv_transpose2d: bias is .*%[3%]", F.conv_transpose2d, lm.ones(1, 2, 3, 3), lm.ones(2, 2, 2, 2), lm.ones(3) },
+    { "conv_transpose1d: x, a tensor %[1, 2, 1%], with padding 1 would have an empty result",
+      F.conv_transpose1d, lm.ones(1, 2, 1), lm.ones(2, 2, 2), nil, 1, 1 },
+    { "max_unpool1d: output_size has 9; it must be between 3 and 5",
+      F.max_unpool1d, lm.ones(1, 2), lm.tensor({ { 1, 3 } }, { dtype = "int64" }), 2, { output_size = { 9 } } },
+    { "max_unpool1d: .*index 9",
+      function() F.max_unpool1d(lm.ones(1, 2), lm.tensor({ { 1, 9 } }, { dtype = "int64" }), 2) end },
+    { "max_unpool1d: .*index %-1",
+      function() F.max_unpool1d(lm.ones(1, 2), lm.tensor({ { 1, -1 } }, { dtype = "int64" }), 2) end },
+    { "max_unpool2d: .*index %-1",
+      function() F.max_unpool2d(lm.ones(1, 1, 1), lm.tensor({ { { -1 } } }, { dtype = "int64" }), 2) end },
+    { "max_unpool1d: indices must be int64 with the", F.max_unpool1d, lm.ones(1, 2), lm.ones(1, 2), 2 },
+    { "avg_pool3d: .*x .*int32", F.avg_pool3d, lm.ones({ 1, 2, 2, 2 }, { dtype = "int32" }), 2 },
+    { "lp_pool1d: norm_type must not be 0", F.lp_pool1d, lm.ones(1, 2), 0, 2 },
+    { "fractional_max_pool2d: 4 x 4 windows of 2 x 2 do not fit", F.fractional_max_pool2d, lm.ones(1, 4, 4), 2, 4 },
+    { "interpolate: pass either size or scale_factor", F.interpolate, lm.ones(1, 1, 2) },
+    { "interpolate: mode 'bilinear' requires x of 4 dims, got a tensor %[1, 1, 2%]",
+      F.interpolate, lm.ones(1, 1, 2), { size = 2, mode = "bilinear" } },
+    { "interpolate: align_corners does not apply to mode 'nearest'",
+      F.interpolate, lm.ones(1, 1, 2), { size = 2, align_corners = true } },
+    { "interpolate: size must have 2 entries, one for each spatial dim, got 3",
+      F.interpolate, lm.ones(1, 1, 2, 2), { 1, 2, 3 } },
+    { "interpolate: dim 3 of a tensor %[1, 1, 2%] would have the size 0",
+      F.interpolate, lm.ones(1, 1, 2), { scale_factor = 0.1 } },
+    { "interpolate: mode must be one of 'nearest', 'nearest%-exact', 'linear', 'bilinear', 'bicubic',",
+      F.interpolate, lm.ones(1, 1, 2), { size = 2, mode = "cubic" } },
+    { "grid_sample: expected grid to have shape %[1, H, W, 2%] for 4%-d x",
+      F.grid_sample, lm.ones(1, 1, 2, 2), lm.ones(1, 2, 2, 3) },
+    { "grid_sample: dtype mismatch: x is float32, grid is float64",
+      F.grid_sample, lm.ones(1, 1, 2, 2), lm.ones({ 1, 2, 2, 2 }, { dtype = "float64" }) },
+    { "affine_grid: expected theta to have shape", F.affine_grid, lm.ones(2, 3, 3), { 2, 1, 3, 3 } },
+    { "unfold: the window %(3%) must be at most the padded size of x", F.unfold, lm.ones(1, 2, 2), 3 },
+    { "fold: expected x to have shape %[N, C %* 4, 9%], got %[1, 4, 4%]", F.fold, lm.ones(1, 4, 4), 4, 2 },
+    { "unfold: unknown option 'padings'; did you mean 'padding'%?",
+      F.unfold, lm.ones(1, 2, 2), { kernel_size = 2, padings = 1 } },
+    { "interpolate: unknown option 'sizes'; did you mean 'size'%?", F.interpolate, lm.ones(1, 1, 2), { sizes = 3 } },
+    { "affine_grid: unknown option 'align'; options are theta, size, align_corners",
+      F.affine_grid, lm.ones(1, 2, 3), { 1, 1, 2, 2 }, { align = true } },
+    { "conv_transpose2d: unknown option 'strides'; did you mean 'stride'%?",
+      F.conv_transpose2d, lm.ones(1, 1, 2, 2), lm.ones(1, 1, 2, 2), { strides = 2 } },
+    { "grid_sample: unknown option 'padding'; options are grid, mode, padding_mode",
+      F.grid_sample, lm.ones(1, 1, 2, 2), lm.ones(1, 2, 2, 2), { padding = "border" } },
+    { "Upsample: unknown option 'scale'; options are size, scale_factor,", nn.Upsample, { scale = 2 } },
+    { "interpolate: size .*a list with a field \'dim\'", F.interpolate, lm.ones(1, 1, 2), { 3, dim = 3 } },
+    { "unfold: kernel_size .*a list with a field \'dim\'", F.unfold, lm.ones(1, 4, 4), { 2, 2, dim = 3 } },
+    { "max_pool1d: kernel_size .*a list with a field \'dim\'", F.max_pool1d, lm.ones(1, 4), { 2, dim = 3 } },
+    { "adaptive_avg_pool1d: output_size .*a list with a field \'dim\'",
+      F.adaptive_avg_pool1d, lm.ones(1, 4), { 2, dim = 3 } },
+    { "affine_grid: size .*a list with a field \'dim\'", F.affine_grid, lm.ones(1, 2, 3), { 1, 1, 2, 2, dim = 3 } },
+    { "unfold: .*x .*int64", function() F.unfold(lm.ones({ 1, 4, 4 }, { dtype = "int64" }), 2) end },
+    { "fold: .*grad .*int64", function() F.fold(lm.ones({ 4, 9 }, { dtype = "int64" }), 4, 2) end },
+    { "conv1d: .*padding must be from 0 to 2%^31 %- 1, got 1099511627776",
+      function() F.conv1d(lm.ones(1, 1, 4), lm.ones(1, 1, 2), { padding = 2 ^ 40 }) end },
+    { "conv_transpose2d: x, a tensor %[1, 1, 1, 1%], with padding 1 would have an empty result",
+      F.conv_transpose2d, lm.ones(1, 1, 1, 1), lm.ones(1, 1, 2, 2), { padding = 1 } },
   } do
-    it("refuse with a reason: " .. want, function() assert.matches(want, message(f)) end)
+    it("refuse with a reason: " .. row[1], function()
+      assert.matches(row[1], message(unpack(row, 2, table.maxn(row))))
+    end)
   end
 end)
 
@@ -497,30 +474,24 @@ end)
 
 describe("errors of pooling", function()
   it("have the name and the sizes of the call, and say how to pad by more", function()
-    for want, f in pairs {
-      ["max_pool3d: x must be a number dtype, got bool"] = function()
-        F.max_pool3d(lm.ones({1, 2, 2, 2}, {dtype = "bool"}), 2)
-      end,
-      ["max_pool3d: padding must be at most half of kernel_size {2, 2, 2}, got {0, 2, 1}; pad x before: "
-        .. "F.pad%(x, {1, 1, 2, 2, 0, 0}, {value = %-math.huge}%)$"] = function()
-        F.max_pool3d(lm.ones(1, 4, 4, 4), 2, {padding = {0, 2, 1}})
-      end,
-      ["avg_pool1d: padding must be at most half of kernel_size {3}, got {2}; pad x before: F.pad%(x, {2, 2}%)$"] =
-        function() F.avg_pool1d(lm.ones(1, 4), 3, {padding = 2}) end,
-      ["avg_pool2d: padding must be at most half of kernel_size {3, 3}, got {2, 0}; pad x before: "
-        .. "F.pad%(x, {0, 0, 2, 2}%)$"] = function() F.avg_pool2d(lm.ones(1, 4, 4), 3, {padding = {2, 0}}) end,
-      ["max_pool3d: the window must be at most the padded input's 4 in dim 3, got 5"] = function()
-        F.max_pool3d(lm.ones(1, 5, 4, 5), 5)
-      end,
-      ["lp_pool3d: the window must be at most the padded input's 4 in dim 2, got 5"] = function()
-        F.lp_pool3d(lm.ones(1, 4, 5, 5), 2, 5)
-      end,
-      ["adaptive_max_pool3d: x must be floating point, got int32; convert it with :float%(%)"] = function()
-        F.adaptive_max_pool3d(lm.ones({1, 2, 2, 2}, {dtype = "int32"}), 1)
-      end,
-      ["max_pool1d: expected x to have shape"] = function() F.max_pool1d(lm.ones(1, 0), 1) end,
+    for _, row in ipairs {
+      { "max_pool3d: x must be a number dtype, got bool", F.max_pool3d, lm.ones({1, 2, 2, 2}, {dtype = "bool"}), 2 },
+      { "max_pool3d: padding must be at most half of kernel_size {2, 2, 2}, got {0, 2, 1}; pad x before: "
+        .. "F.pad%(x, {1, 1, 2, 2, 0, 0}, {value = %-math.huge}%)$",
+        F.max_pool3d, lm.ones(1, 4, 4, 4), 2, {padding = {0, 2, 1}} },
+      { "avg_pool1d: padding must be at most half of kernel_size {3}, got {2}; pad x before: F.pad%(x, {2, 2}%)$",
+        F.avg_pool1d, lm.ones(1, 4), 3, {padding = 2} },
+      { "avg_pool2d: padding must be at most half of kernel_size {3, 3}, got {2, 0}; pad x before: "
+        .. "F.pad%(x, {0, 0, 2, 2}%)$", F.avg_pool2d, lm.ones(1, 4, 4), 3, {padding = {2, 0}} },
+      { "max_pool3d: the window must be at most the padded input's 4 in dim 3, got 5",
+        F.max_pool3d, lm.ones(1, 5, 4, 5), 5 },
+      { "lp_pool3d: the window must be at most the padded input's 4 in dim 2, got 5",
+        F.lp_pool3d, lm.ones(1, 4, 5, 5), 2, 5 },
+      { "adaptive_max_pool3d: x must be floating point, got int32; convert it with :float%(%)",
+        F.adaptive_max_pool3d, lm.ones({1, 2, 2, 2}, {dtype = "int32"}), 1 },
+      { "max_pool1d: expected x to have shape", F.max_pool1d, lm.ones(1, 0), 1 },
     } do
-      assert.matches(want, message(f))
+      assert.matches(row[1], message(unpack(row, 2, table.maxn(row))))
     end
     local x = lm.randn(1, 1, 4, 4)
     assert.same({1, 1, 6, 6}, F.max_pool2d(F.pad(x, {2, 2, 2, 2}, {value = -math.huge}), 3, {stride = 1}).shape)
@@ -605,27 +576,23 @@ describe("layers over windows", function()
     end
   end)
 
-  for want, make in pairs {
-    ["ConvTranspose1d: padding_mode must be one of 'zeros', got string 'reflect'"] = function()
-      nn.ConvTranspose1d(2, 2, 2, { padding_mode = "reflect" })
-    end,
-    ["Conv3d: kernel_size must be an integer of at least 1 or a list of 3, got a table"] = function()
-      nn.Conv3d(2, 2, { 1, 2 })
-    end,
-    ["Conv2d: kernel_size must be an integer of at least 1 or a list of 2, got a list with a field"] = function()
-      nn.Conv2d(1, 1, { 3, 3, padding = 1 })
-    end,
-    ["MaxPool2d: kernel_size must be an integer of at least 1 or a list of 2, got a list with a field"] = function()
-      nn.MaxPool2d { 2, 2, stride = 1 }
-    end,
-    ["mode 'bilinear' requires a floating or uint8 x, got int64; convert it with :float%(%) or use mode"] = function()
-      F.interpolate(lm.ones(1, 1, 2, 2):long(), { scale_factor = 2, mode = "bilinear" })
-    end,
-    ["Conv1d: unknown option 'output_padding'"] = function() nn.Conv1d(2, 2, 2, { output_padding = 1 }) end,
-    ["AdaptiveAvgPool3d: output_size"] = function() nn.AdaptiveAvgPool3d { 1, 2, 3, 4 } end,
-    ["FractionalMaxPool2d: pass either output_size or output_ratio"] = function() nn.FractionalMaxPool2d(2) end,
+  for _, row in ipairs {
+    { "ConvTranspose1d: padding_mode must be one of 'zeros', got string 'reflect'",
+      nn.ConvTranspose1d, 2, 2, 2, { padding_mode = "reflect" } },
+    { "Conv3d: kernel_size must be an integer of at least 1 or a list of 3, got a table", nn.Conv3d, 2, 2, { 1, 2 } },
+    { "Conv2d: kernel_size must be an integer of at least 1 or a list of 2, got a list with a field",
+      nn.Conv2d, 1, 1, { 3, 3, padding = 1 } },
+    { "MaxPool2d: kernel_size must be an integer of at least 1 or a list of 2, got a list with a field",
+      nn.MaxPool2d, { 2, 2, stride = 1 } },
+    { "mode 'bilinear' requires a floating or uint8 x, got int64; convert it with :float%(%) or use mode",
+      F.interpolate, lm.ones(1, 1, 2, 2):long(), { scale_factor = 2, mode = "bilinear" } },
+    { "Conv1d: unknown option 'output_padding'", nn.Conv1d, 2, 2, 2, { output_padding = 1 } },
+    { "AdaptiveAvgPool3d: output_size", nn.AdaptiveAvgPool3d, { 1, 2, 3, 4 } },
+    { "FractionalMaxPool2d: pass either output_size or output_ratio", nn.FractionalMaxPool2d, 2 },
   } do
-    it("refuse with a reason: " .. want, function() assert.matches(want, message(make)) end)
+    it("refuse with a reason: " .. row[1], function()
+      assert.matches(row[1], message(unpack(row, 2, table.maxn(row))))
+    end)
   end
 end)
 

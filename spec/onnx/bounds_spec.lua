@@ -5,7 +5,7 @@ local needs = require "spec.support.needs"
 local temp = require "spec.support.temp"
 local core = lm.core
 
-local folder
+local folder = temp.during(setup, teardown)
 
 -- Returns the thousands of instructions that the interpreter runs in f(...), whether it raised no error, and what it
 -- returns; raises an error above `most` thousands.
@@ -24,12 +24,7 @@ local function work_of(most, f, ...)
 end
 
 describe("the work and memory of an ONNX file", function()
-  if needs.onnx() then
-    it("reads ONNX files", function() return pending(needs.onnx()) end)
-    return
-  end
-  setup(function() folder = temp.folder() end)
-  teardown(function() temp.remove(folder) end)
+  if needs.lacks(it, pending, needs.onnx()) then return end
 
   it("do not grow with the scale of Resize", function()
     for _, scale in ipairs {2 ^ -31, 2 ^ -60, 1e-38, 2 ^ -10} do

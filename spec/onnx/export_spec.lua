@@ -6,7 +6,8 @@ local needs = require "spec.support.needs"
 local temp = require "spec.support.temp"
 local nn, export = lm.nn, lm.onnx.export
 
-local folder, path
+local folder = temp.during(setup, teardown)
+local path = folder .. "/net.onnx"
 
 -- Returns a module with this forward; init(self) adds its parameters.
 local function module(forward, init)
@@ -33,15 +34,7 @@ local function says(words, ...)
 end
 
 describe("lm.onnx.export", function()
-  if needs.onnx() then
-    it("writes ONNX files", function() return pending(needs.onnx()) end)
-    return
-  end
-  setup(function()
-    folder = temp.folder()
-    path = folder .. "/net.onnx"
-  end)
-  teardown(function() temp.remove(folder) end)
+  if needs.lacks(it, pending, needs.onnx()) then return end
   before_each(function() lm.manual_seed(0) end)
 
   it("writes a network for images with any size of the batch, at opsets 13 to the newest", function()
@@ -279,6 +272,50 @@ describe("lm.onnx.export", function()
       assert.is_nil(state.reason)
       assert.equal(2, state.recordings)
     end
+  end)
+
+  it("writes recurrent layers over packed sequences whose lengths are an input", function()
+    local rnn = nn.utils.rnn
+    for _, case in ipairs {
+      {"LSTM", {num_layers = 2, bidirectional = true, batch_first = true}}, {"GRU", {bidirectional = true}},
+      {"GRU", {bias = false}}, {"RNN", {nonlinearity = "relu", batch_first = true}}, {"LSTM", {}},
+    } do
+      local how = {batch_first = case[2].batch_first, enforce_sorted = false}
+      local net = module(function(self, x, lengths, h, c)
+        local packed = rnn.pack_padded_sequence(x, lengths, how)
+        local y, state = self.layer(packed, h and c and {h, c} or h)
+        y.data = y.data * 2 + 1
+        local steps = x.shape[how.batch_first and 2 or 1]
+        local all, n = rnn.pad_packed_sequence(y,
+          {batch_first = how.batch_first, padding_value = -1, total_length = steps})
+        return all, n, unpack(case[1] == "LSTM" and state or {state})
+      end, function(self) self.layer = nn[case[1]](4, 5, case[2]) end)
+      local function inputs(n, steps, ...)
+        local list = {how.batch_first and lm.randn(n, steps, 4) or lm.randn(steps, n, 4)}
+        list[2] = lm.tensor({...}, {dtype = "int64"})
+        local states = (case[2].num_layers or 1) * (case[2].bidirectional and 2 or 1)
+        for k = 1, case[1] == "LSTM" and 2 or 1 do list[2 + k] = lm.randn(states, n, 5) end
+        return list
+      end
+      local time = how.batch_first and 2 or 1
+      local c = case[1] == "LSTM" and "c" or nil
+      local axes = {x = {[time] = "T", [3 - time] = "N"}, lengths = {[1] = "N"}, h = {[2] = "N"}, c = c and {[2] = "N"}}
+      local back = again(net, inputs(3, 6, 4, 6, 2),
+        {input_names = {"x", "lengths", "h", c}, dynamic_axes = axes})
+      for _, given in ipairs {inputs(3, 6, 4, 6, 2), inputs(2, 9, 9, 1), inputs(4, 3, 1, 2, 2, 3), inputs(1, 5, 5)} do
+        local want, got = {net(unpack(given))}, {back(unpack(given))}
+        assert.equal(#want, #got)
+        for i, t in ipairs(want) do near(t, got[i]) end
+      end
+    end
+    local net = module(function(self, x, lengths) return self.layer(rnn.pack_padded_sequence(x, lengths)).data end,
+      function(self)
+        self.layer = nn.LSTM(4, 5)
+        self.layer.by_steps = true
+      end)
+    says("LSTM: lengths that are an input can be exported on the CPU alone", net,
+      {lm.randn(3, 2, 4), lm.tensor({3, 1}, {dtype = "int64"})}, path)
+    assert.equal(4, net(lm.randn(3, 2, 4), lm.tensor({3, 1}, {dtype = "int64"})).shape[1]) -- packed again
   end)
 
   it("writes order statistics, transforms, distances and pooled indices with any size of the batch", function()

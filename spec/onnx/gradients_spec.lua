@@ -4,7 +4,7 @@ local files = require "spec.support.onnx_files"
 local needs = require "spec.support.needs"
 local temp = require "spec.support.temp"
 
-local folder
+local folder = temp.during(setup, teardown)
 
 -- Returns the result of a model of nodes and the gradient of its sum at x.
 local function at(x, nodes, tensors)
@@ -28,12 +28,7 @@ local function each_layout(body)
 end
 
 describe("gradients of ONNX's ops", function()
-  if needs.onnx() then
-    it("reads ONNX files", function() return pending(needs.onnx()) end)
-    return
-  end
-  setup(function() folder = temp.folder() end)
-  teardown(function() temp.remove(folder) end)
+  if needs.lacks(it, pending, needs.onnx()) then return end
 
   it("are 0 at a zero vector for ReduceL2, LpNormalization and MeanVarianceNormalization", function()
     local x, axes = lm.tensor {{0, 0}, {3, 4}}, {a = lm.tensor({1}, {dtype = "int64"})}

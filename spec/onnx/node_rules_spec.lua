@@ -4,16 +4,11 @@ local files = require "spec.support.onnx_files"
 local needs = require "spec.support.needs"
 local temp = require "spec.support.temp"
 
-local folder
+local folder = temp.during(setup, teardown)
 local function load(...) return lm.onnx.load(files.write(folder, {{...}}, {})) end
 
 describe("a node of an ONNX file", function()
-  if needs.onnx() then
-    it("reads ONNX files", function() return pending(needs.onnx()) end)
-    return
-  end
-  setup(function() folder = temp.folder() end)
-  teardown(function() temp.remove(folder) end)
+  if needs.lacks(it, pending, needs.onnx()) then return end
 
   it("has no more outputs than its operator", function()
     for op, most in pairs {

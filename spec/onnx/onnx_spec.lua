@@ -5,7 +5,7 @@ local needs = require "spec.support.needs"
 local Source = require "luminary.file_formats.source"
 local temp = require "spec.support.temp"
 
-local folder
+local folder = temp.during(setup, teardown)
 
 local names, bytes_of, write_case = cases.load "_onnx"
 local function write(name) return write_case(folder, name) end
@@ -39,12 +39,7 @@ end
 local function load_text(text) return lm.onnx.load(temp.write(folder .. "/made.onnx", text)) end
 
 describe("lm.onnx", function()
-  if needs.onnx() then
-    it("reads ONNX files", function() return pending(needs.onnx()) end)
-    return
-  end
-  setup(function() folder = temp.folder() end)
-  teardown(function() temp.remove(folder) end)
+  if needs.lacks(it, pending, needs.onnx()) then return end
 
   for _, name in ipairs(names) do
     it("runs " .. name, function()
@@ -54,7 +49,7 @@ describe("lm.onnx", function()
     end)
   end
 
-  it("can interrupt a Loop without end", function()
+  it("can interrupt a Loop without end, and nested ones of 2^30 steps, whose recording stays small", function()
     local function info(name, dtype)
       return {name = name, type = {tensor_type = {elem_type = dtype, shape = {dim = {}}}}}
     end
@@ -65,6 +60,26 @@ describe("lm.onnx", function()
         {op_type = "Add", input = {"a", "a"}, output = {"b"}},
       },
     }
+    local function step(n) -- runs n + 1 nested loops of two steps each
+      return {
+        name = "body", input = {info("i", 7), info("more", 9), info("b", 1)}, output = {info("again", 9), info("d", 1)},
+        node = {
+          {op_type = "Identity", input = {"more"}, output = {"again"}},
+          n == 0 and {op_type = "Neg", input = {"b"}, output = {"d"}} or {
+            op_type = "Loop", input = {"two", "", "b"}, output = {"d"}, attribute = {{name = "body", type = 5,
+            g = step(n - 1)}},
+          },
+        },
+      }
+    end
+    local two = {name = "two", data_type = 7, raw_data = lm.tensor({2}, {dtype = "int64"})}
+    lm.core.onnx_write(folder .. "/nested.onnx", {ir_version = 8, opset_import = {{version = 17}}, graph = {
+      name = "nested", input = {info("x", 1)}, output = {info("y", 1)}, initializer = {two},
+      node = {{
+        op_type = "Loop", input = {"two", "", "x"}, output = {"y"},
+        attribute = {{name = "body", type = 5, g = step(29)}},
+      }},
+    }})
     lm.core.onnx_write(folder .. "/loop.onnx", {ir_version = 8, opset_import = {{version = 17}}, graph = {
       name = "loop", input = {info("x", 1)}, output = {info("y", 1)},
       initializer = {{name = "go", data_type = 9, raw_data = lm.ones({1}, {dtype = "bool"})}},
@@ -72,14 +87,20 @@ describe("lm.onnx", function()
         op_type = "Loop", input = {"", "go", "x"}, output = {"y"}, attribute = {{name = "body", type = 5, g = body}},
       }},
     }})
-    local pipe = io.popen(([[timeout 60 luajit -e '
-      local lm, ffi = require "luminary", require "ffi"
-      ffi.cdef "int getpid(void);"
-      local net = lm.onnx.load "%s/loop.onnx"
-      os.execute(("{ sleep 0.3; kill -INT %%d; } &"):format(ffi.C.getpid()))
-      print(pcall(function() return lm.no_grad(function() return net(lm.zeros({})) end) end))' 2>&1]]):format(folder))
-    assert.matches("^false\t.*interrupted!", pipe:read "*a")
-    pipe:close()
+    for name, seconds in pairs {loop = 1, nested = 4} do
+      local pipe = io.popen(([[timeout 60 luajit -e '
+        local lm, ffi = require "luminary", require "ffi"
+        ffi.cdef "int getpid(void);"
+        local net = lm.onnx.load "%s/%s.onnx"
+        os.execute(("{ sleep %g; kill -INT %%d; } &"):format(ffi.C.getpid()))
+        print(pcall(function() return lm.no_grad(function() return net(lm.zeros({})) end) end))
+        print("MiB:", io.open("/proc/self/status"):read("*a"):match "VmHWM:%%s*(%%d+)" / 1024)' 2>&1]]):format(folder,
+        name, seconds))
+      local text = pipe:read "*a"
+      pipe:close()
+      assert.matches("^false\t.*interrupted!", text)
+      assert.is_true(tonumber(text:match "MiB:%s*([%d.]+)") < 200, text)
+    end
   end)
 
   it("runs each op on another device than the CPU", function()

@@ -8,7 +8,7 @@ local tensors = require "luminary.onnx.tensors"
 local needs = require "spec.support.needs"
 local temp = require "spec.support.temp"
 
-local folder
+local folder = temp.during(setup, teardown)
 local names, _, write_case = cases.load "_onnxruntime"
 local function write(name) return write_case(folder, name) end
 
@@ -25,12 +25,7 @@ local function joined(name, outputs)
 end
 
 describe("models of onnxruntime", function()
-  if needs.onnx() then
-    it("reads ONNX files", function() return pending(needs.onnx()) end)
-    return
-  end
-  setup(function() folder = temp.folder() end)
-  teardown(function() temp.remove(folder) end)
+  if needs.lacks(it, pending, needs.onnx()) then return end
 
   for _, name in ipairs(names) do
     it("runs " .. name, function()

@@ -3,7 +3,7 @@ local lm = require "luminary"
 local needs = require "spec.support.needs"
 local serialization = require "luminary.mp.serialization"
 local temp = require "spec.support.temp"
-local folder
+local folder = temp.during(setup, teardown)
 
 local function info(name, dtype) return {name = name, type = {tensor_type = {elem_type = dtype or 1}}} end
 local function ints(name, list) return {name = name, type = 7, ints = list} end
@@ -60,15 +60,8 @@ local function conditional()
 end
 
 describe("lm.onnx in parts", function()
-  if needs.onnx() then
-    it("reads ONNX files", function() return pending(needs.onnx()) end)
-    return
-  end
-  setup(function()
-    folder = temp.folder()
-    lm.manual_seed(0)
-  end)
-  teardown(function() temp.remove(folder) end)
+  if needs.lacks(it, pending, needs.onnx()) then return end
+  setup(function() lm.manual_seed(0) end)
 
   it("runs what is around an If, and its branches, by recordings", function()
     local net = conditional()

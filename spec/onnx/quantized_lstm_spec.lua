@@ -4,7 +4,7 @@ local files = require "spec.support.onnx_files"
 local needs = require "spec.support.needs"
 local temp = require "spec.support.temp"
 
-local folder
+local folder = temp.during(setup, teardown)
 
 -- Returns values as a tensor of a shape.
 local function of(shape, values, dtype) return lm.tensor(values, {dtype = dtype or "float32"}):reshape(shape) end
@@ -60,12 +60,7 @@ local cases = {
 }
 
 describe("com.microsoft.DynamicQuantizeLSTM", function()
-  if needs.onnx() then
-    it("reads ONNX files", function() return pending(needs.onnx()) end)
-    return
-  end
-  setup(function() folder = temp.folder() end)
-  teardown(function() temp.remove(folder) end)
+  if needs.lacks(it, pending, needs.onnx()) then return end
 
   for name, case in pairs(cases) do
     it("computes what onnxruntime does: " .. name, function()

@@ -6,7 +6,7 @@ local temp = require "spec.support.temp"
 local GATES = {RNN = 1, GRU = 3, LSTM = 4}
 local T, B, N, H = 6, 3, 4, 5
 local ELEMENT = {float32 = 1, float16 = 10, float64 = 11, bfloat16 = 16}
-local folder
+local folder = temp.during(setup, teardown)
 
 local function info(name, dtype) return {name = name, type = {tensor_type = {elem_type = dtype}}} end
 
@@ -68,12 +68,7 @@ local function relu(count)
 end
 
 describe("recurrent nodes of lm.onnx", function()
-  if needs.onnx() then
-    it("reads ONNX files", function() return pending(needs.onnx()) end)
-    return
-  end
-  setup(function() folder = temp.folder() end)
-  teardown(function() temp.remove(folder) end)
+  if needs.lacks(it, pending, needs.onnx()) then return end
 
   -- Calls f(kind, options) for each kind of layer that one op computes.
   local function each(f, directions)

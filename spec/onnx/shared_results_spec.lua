@@ -4,7 +4,7 @@ local files = require "spec.support.onnx_files"
 local needs = require "spec.support.needs"
 local temp = require "spec.support.temp"
 
-local folder
+local folder = temp.during(setup, teardown)
 local info = files.info
 
 -- Loads a model of nodes with inputs and outputs by name, calls it three times with and without gradients, and checks
@@ -34,12 +34,7 @@ local function check(nodes, inputs, outputs, args, tensors)
 end
 
 describe("results that are inputs", function()
-  if needs.onnx() then
-    it("reads ONNX files", function() return pending(needs.onnx()) end)
-    return
-  end
-  setup(function() folder = temp.folder() end)
-  teardown(function() temp.remove(folder) end)
+  if needs.lacks(it, pending, needs.onnx()) then return end
   before_each(function() lm.manual_seed(0) end)
 
   for _, dtype in ipairs {"float16", "bfloat16", "float32"} do

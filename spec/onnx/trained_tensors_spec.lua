@@ -6,7 +6,7 @@ local needs = require "spec.support.needs"
 local temp = require "spec.support.temp"
 local info, tensor, nodes_of = files.info, files.tensor, files.nodes
 
-local folder
+local folder = temp.during(setup, teardown)
 local function write(...) return files.write(folder, ...) end
 
 local function names_of(net)
@@ -19,12 +19,7 @@ end
 local function trained(...) return names_of(lm.onnx.load(write(...))) end
 
 describe("which tensors of an ONNX file train", function()
-  if needs.onnx() then
-    it("reads ONNX files", function() return pending(needs.onnx()) end)
-    return
-  end
-  setup(function() folder = temp.folder() end)
-  teardown(function() temp.remove(folder) end)
+  if needs.lacks(it, pending, needs.onnx()) then return end
   before_each(function() lm.manual_seed(0) end)
 
   it("leaves an exponent, an epsilon, a scale and a mask as they are, and training finite", function()
@@ -116,6 +111,10 @@ describe("which tensors of an ONNX file train", function()
     assert.equal("w", trained({{"Sub", "x m", "a"}, {"Mul", "a s", "b"}, {"Add", "b o", "c"}, {"Conv", "c w", "y"}},
       {m = {1, 3, 1, 1}, s = {1, 3, 1, 1}, o = {1, 3, 1, 1}, w = {2, 3, 1, 1}}))
     assert.equal("", trained({{"Clip", "x low high", "y"}}, {low = {}, high = {}}))
+    assert.equal("b v w", trained({ -- biases of relative positions, as in Swin Transformer V2
+      {"Identity", "t", "u"}, {"MatMul", "u v", "a"}, {"Add", "b a", "c"}, {"Relu", "c", "d"}, {"MatMul", "d w", "e"},
+      {"Reshape", "e size", "f"}, {"Gather", "f at", "g"}, {"Add", "x g", "y"},
+    }, {t = {1, 3, 3, 2}, v = {2, 8}, b = {8}, w = {8, 4}, size = lm.tensor({9, 4}, {dtype = "int64"}), at = three}))
   end)
 
   it("trains weights in constant nodes, in branches and in functions, under the names of their results", function()
@@ -184,6 +183,32 @@ describe("which tensors of an ONNX file train", function()
     pipe:close()
     assert.matches("onnx: no tensor of '.*made.onnx' trains", text)
     assert.is_false(net(lm.ones(2)).requires_grad)
+  end)
+
+  it("says nothing where the caller or the file said that nothing trains, or a network is frozen", function()
+    local path = write({{"MatMul", "x w", "a"}, {"Mul", "a s", "y"}}, {w = {3, 3}, s = {}})
+    local untrained = folder .. "/untrained.onnx"
+    lm.onnx.export(lm.onnx.load(path, {trainable = false}), lm.randn(2, 3), untrained)
+    local function warned(nets)
+      local program = temp.write(folder .. "/frozen.lua", ([[
+        local lm, path = require "luminary", %q
+        for _, net in ipairs {%s} do net:parameters() end
+      ]]):format(path, nets:gsub("UNTRAINED", ("%q"):format(untrained))))
+      local pipe = io.popen("luajit " .. program .. " 2>&1")
+      local text = pipe:read "*a"
+      pipe:close()
+      return text
+    end
+    for _, nets in ipairs {
+      "lm.onnx.load(path, {trainable = false})", "lm.onnx.load(path, {trainable = {w = false}}):clone()",
+      "lm.onnx.load(path, {trainable = function() return false end})", "lm.onnx.load(UNTRAINED)",
+      "lm.onnx.load(path):requires_grad_(false)",
+    } do
+      assert.equal(nets, nets .. warned(nets))
+    end
+    write({{"Mul", "x s", "y"}}, {s = {}})
+    assert.equal("", (warned "nil, lm.onnx.load(path):requires_grad_(false)"))
+    assert.matches("onnx: no tensor of", (warned "lm.onnx.load(path)"))
   end)
 
   it("reads which tensors were parameters from a file of lm.onnx.export", function()

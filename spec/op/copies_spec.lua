@@ -262,12 +262,8 @@ print("passed " .. checks)
 ]=]
 
 describe("copies and broadcasts", function()
-  local folder
-  setup(function()
-    folder = temp.folder()
-    temp.write(folder .. "/check.lua", check)
-  end)
-  teardown(function() temp.remove(folder) end)
+  local folder = temp.during(setup, teardown)
+  setup(function() temp.write(folder .. "/check.lua", check) end)
   local function run(environment)
     local pipe = io.popen(("%s luajit %s/check.lua 2>&1"):format(environment, folder))
     local text = pipe:read "*a"

@@ -21,10 +21,7 @@ local function is_spec(v) return type(v) == "table" and v.tensor ~= nil end
 
 -- Calls f(spec, name, j) for each tensor of a case; j: its number in a list.
 local function each_tensor(case, f)
-  local names = {}
-  for name in pairs(case) do names[#names + 1] = name end
-  table.sort(names)
-  for _, name in ipairs(names) do
+  for _, name in ipairs(require("luminary.base.lists").sorted_keys(case)) do
     local value = case[name]
     if is_spec(value) then
       f(value, name)

@@ -2,9 +2,7 @@
 -- never a read or write beyond a tensor. The checked value must be the one that is used.
 local temp = require "spec.support.temp"
 
-local folder
-setup(function() folder = temp.folder() end)
-teardown(function() temp.remove(folder) end)
+local folder = temp.during(setup, teardown)
 
 -- A writer alternates between values that are in range and others, and each call meets it at another moment.
 local RACE = [[

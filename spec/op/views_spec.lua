@@ -272,8 +272,14 @@ describe("promotion", function()
 
   it("is PyTorch's for every pair of dtypes, with and without dims, and for numbers", function()
     local pairs_seen, wrong = 0, {}
+    local rights = {}
+    for kind, name in promotion.rights:gmatch "([%a_]+)%s+([%w.]+)" do rights[#rights + 1] = kind .. " " .. name end
+    promotion.rights = nil
     for left, row in pairs(promotion) do
-      for right, want in pairs(row) do
+      local column = 0
+      for want in row:gmatch "%S+" do
+        column = column + 1
+        local right = rights[column]
         local a, b = operand(left), operand(right)
         for name, result in pairs { ["+"] = a + b, ["reversed +"] = b + a, where = lm.where(lm.tensor(true), a, b) } do
           if result.dtype ~= want then

@@ -116,6 +116,32 @@ describe("an optimizer", function()
     end
   end)
 
+  it("steps parameters of float16 as float32 ones that are rounded after each step", function()
+    for name, row in pairs(every) do
+      for _, size in ipairs(row[1] == "Adafactor" and {} or { 1e-4, 1, 300 }) do -- its eps is the dtype's
+        local start = lm.randn(sizes_for(row[1], { 3, 4 }), { dtype = "float16" }):t() -- not contiguous
+        local half, whole = nn.Parameter(start:clone()), nn.Parameter(start:float())
+        local opt, other = optim[row[1]]({ half }, row[2]), optim[row[1]]({ whole }, row[2])
+        for step = 1, 12 do
+          half.grad = (lm.randn(half.shape) * size):half()
+          whole.grad = half.grad:float()
+          opt:step()
+          other:step()
+          lm.no_grad(function() whole:copy_(whole:half()) end)
+          assert.is_true(lm.equal(half:float(), whole), ("%s, gradients of %g, step %d"):format(name, size, step))
+          if step == 6 then -- as a checkpoint does
+            local again = optim[row[1]]({ half }, row[2])
+            again:load_state_dict(opt:state_dict())
+            opt = again
+          end
+        end
+        for key, state in pairs(opt.state[half] or {}) do
+          if lm.is_tensor(state) then assert.equal("float32", state.dtype, key) end
+        end
+      end
+    end
+  end)
+
   it("makes what its states lack, for those parameters alone", function()
     local a, b = parameters("float64"), parameters("float64")
     local both, first, second = optim.SGD(a, { lr = 0.1, dampening = 0.5 }), optim.SGD({ b[1] }, { lr = 0.1 }),
@@ -561,34 +587,30 @@ describe("errors of optimizers", function()
 
   local function params() return { nn.Parameter(lm.zeros { 1 }) } end
   local cases = {
-    { "SGD: lr must be a number, got string '0.1'", function() optim.SGD(params(), "0.1") end },
-    { "did you mean 'momentum'", function() optim.SGD(params(), { momentun = 0.9 }) end },
-    { "unknown option 'something_else'", function() optim.SGD(params(), { something_else = 0.9 }) end },
-    { "net:parameters()", function() optim.SGD(nn.Linear(1, 1)) end },
-    { "net:parameters()", function() optim.SGD(lm.zeros { 1 }) end },
-    { "empty", function() optim.SGD {} end },
-    { "parameter 2 must be a tensor, got 3", function() optim.SGD { params()[1], 3 } end },
-    { "parameter 1 must be a leaf, not the result of an op", function() optim.SGD { params()[1] * 2 } end },
+    { "SGD: lr must be a number of at least 0, got string '0.1'", optim.SGD, params(), "0.1" },
+    { "did you mean 'momentum'", optim.SGD, params(), { momentun = 0.9 } },
+    { "unknown option 'something_else'", optim.SGD, params(), { something_else = 0.9 } },
+    { "net:parameters()", optim.SGD, nn.Linear(1, 1) },
+    { "net:parameters()", optim.SGD, lm.zeros { 1 } },
+    { "empty", optim.SGD, {} },
+    { "parameter 2 must be a tensor, got 3", optim.SGD, { params()[1], 3 } },
+    { "parameter 1 must be a leaf, not the result of an op", optim.SGD, { params()[1] * 2 } },
     { "twice", function() local p = params()[1]; optim.SGD { p, p } end },
-    { "lr must be a number of at least 0, got -1", function() optim.SGD(params(), { lr = -1 }) end },
-    { "momentum must be a number of at least 0, got", function() optim.SGD(params(), { lr = 1, momentum = -1 }) end },
-    { "nesterov needs a momentum", function() optim.SGD(params(), { lr = 1, nesterov = true }) end },
-    { "nesterov", function() optim.SGD(params(), { momentum = 0.9, dampening = 0.1, nesterov = true }) end },
-    { "betas[2]", function() optim.Adam(params(), { betas = { 0.9, 1 } }) end },
+    { "lr must be a number of at least 0, got -1", optim.SGD, params(), { lr = -1 } },
+    { "momentum must be a number of at least 0, got", optim.SGD, params(), { lr = 1, momentum = -1 } },
+    { "nesterov needs a momentum", optim.SGD, params(), { lr = 1, nesterov = true } },
+    { "nesterov", optim.SGD, params(), { momentum = 0.9, dampening = 0.1, nesterov = true } },
+    { "betas[2]", optim.Adam, params(), { betas = { 0.9, 1 } } },
     { "betas", function() optim.Adam(params(), { betas = 0 }); optim.Adam(params(), { betas = "x" }) end },
-    { "eps", function() optim.Adam(params(), { eps = -1 }) end },
-    { "weight_decay", function() optim.AdamW(params(), { weight_decay = "much" }) end },
-    { "amsgrad", function() optim.Adam(params(), { amsgrad = 1 }) end },
-    { "Adadelta: rho must be in [0, 1], got 1.5", function() optim.Adadelta(params(), { rho = 1.5 }) end },
-    { "Rprop: etas[1] must be in (0, 1), got 1", function() optim.Rprop(params(), { etas = { 1, 2 } }) end },
-    { "etas[2] must be in (1, inf), got 1", function() optim.Rprop(params(), { etas = { 0.5, 1 } }) end },
-    { "betas[1] must be in [0, 1), got nan", function() optim.Lion(params(), { betas = { 0 / 0, 0 } }) end },
-    { "NAdam: momentum_decay must be a number of at least 0, got -1", function()
-      optim.NAdam(params(), { momentum_decay = -1 })
-    end },
-    { "AdamW: unknown option 'decoupled_weight_decay'", function()
-      optim.AdamW(params(), { decoupled_weight_decay = false })
-    end },
+    { "eps", optim.Adam, params(), { eps = -1 } },
+    { "weight_decay", optim.AdamW, params(), { weight_decay = "much" } },
+    { "amsgrad", optim.Adam, params(), { amsgrad = 1 } },
+    { "Adadelta: rho must be a number from 0 to 1, got 1.5", optim.Adadelta, params(), { rho = 1.5 } },
+    { "Rprop: etas[1] must be a number between 0 and 1, got 1", optim.Rprop, params(), { etas = { 1, 2 } } },
+    { "etas[2] must be a number above 1, got 1", optim.Rprop, params(), { etas = { 0.5, 1 } } },
+    { "betas[1] must be a number from 0 to below 1, got nan", optim.Lion, params(), { betas = { 0 / 0, 0 } } },
+    { "NAdam: momentum_decay must be a number of at least 0, got -1", optim.NAdam, params(), { momentum_decay = -1 } },
+    { "AdamW: unknown option 'decoupled_weight_decay'", optim.AdamW, params(), { decoupled_weight_decay = false } },
     { "NAdam:load_state_dict: the state of parameter 1: exp_avg is missing", function()
       optim.NAdam(params()):load_state_dict { state = { { step = 1, mu_product = 1 } }, param_groups = { {
         params = { 1 } } } }
@@ -606,40 +628,29 @@ describe("errors of optimizers", function()
       optim.Adam(params()):load_state_dict { state = { { exp_avg = t, exp_avg_sq = t } }, param_groups = { {
         params = { 1 } } } }
     end },
-    { "LAMB: betas[2] must be in [0, 1), got 1", function() optim.LAMB(params(), { betas = { 0, 1 } }) end },
+    { "LAMB: betas[2] must be a number from 0 to below 1, got 1", optim.LAMB, params(), { betas = { 0, 1 } } },
     { "LAMB:load_state_dict: the state of parameter 1: exp_avg_sq is missing", function()
       optim.LAMB(params()):load_state_dict { state = { { step = 1, exp_avg = lm.zeros { 1 } } }, param_groups = { {
         params = { 1 } } } }
     end },
-    { "Muon: parameter 2 must be 2-d, got a tensor [1]; use optim.AdamW for other parameters", function()
-      optim.Muon { nn.Parameter(lm.zeros { 2, 2 }), params()[1] }
+    { "Muon: parameter 2 must be 2-d, got a tensor [1]; use optim.AdamW for other parameters",
+      optim.Muon, { nn.Parameter(lm.zeros { 2, 2 }), params()[1] } },
+    { "Muon: ns_coefficients must be a list of three numbers, got a table",
+      optim.Muon, { lm.zeros { 2, 2 } }, { ns_coefficients = { 1, 2 } } },
+    { "Muon: ns_coefficients[2] must be a number, got string 'x'",
+      optim.Muon, { lm.zeros { 2, 2 } }, { ns_coefficients = { 1, "x", 2 } } },
+    { "Muon: ns_steps must be an integer from 0 to 99, got 100",
+      optim.Muon, { lm.zeros { 2, 2 } }, { ns_steps = 100 } },
+    { "Muon: adjust_lr_fn must be one of 'original', 'match_rms_adamw', 'spectral_unclamped', got string",
+      optim.Muon, { lm.zeros { 2, 2 } }, { adjust_lr_fn = "none" } },
+    { "Adafactor: d must be at least 1, got 0.5", optim.Adafactor, params(), { d = 0.5 } },
+    { "Adafactor: beta2_decay must be at most 0, got 0.8", optim.Adafactor, params(), { beta2_decay = 0.8 } },
+    { "Adafactor: eps[1] must be a number of at least 0, got -1", optim.Adafactor, params(), { eps = { -1, 1 } } },
+    { "Adafactor: eps[2] is missing or nil; expected a number of at least 0",
+      optim.Adafactor, params(), { eps = { 1 } } },
+    { "Adafactor:load_state_dict: the state of parameter 1: variance, or row_var and col_var, is missing", function()
+      optim.Adafactor(params()):load_state_dict { state = { { step = 1 } }, param_groups = { { params = { 1 } } } }
     end },
-    { "Muon: ns_coefficients must be a list of three numbers, got a table", function()
-      optim.Muon({ lm.zeros { 2, 2 } }, { ns_coefficients = { 1, 2 } })
-    end },
-    { "Muon: ns_coefficients[2] must be a number, got string 'x'", function()
-      optim.Muon({ lm.zeros { 2, 2 } }, { ns_coefficients = { 1, "x", 2 } })
-    end },
-    { "Muon: ns_steps must be below 100, got 100", function()
-      optim.Muon({ lm.zeros { 2, 2 } }, { ns_steps = 100 })
-    end },
-    { "Muon: adjust_lr_fn must be one of 'original', 'match_rms_adamw', 'spectral_unclamped', got string", function()
-      optim.Muon({ lm.zeros { 2, 2 } }, { adjust_lr_fn = "none" })
-    end },
-    { "Adafactor: d must be at least 1, got 0.5", function() optim.Adafactor(params(), { d = 0.5 }) end },
-    { "Adafactor: beta2_decay must be at most 0, got 0.8", function()
-      optim.Adafactor(params(), { beta2_decay = 0.8 })
-    end },
-    { "Adafactor: eps[1] must be a number of at least 0, got -1", function()
-      optim.Adafactor(params(), { eps = { -1, 1 } })
-    end },
-    { "Adafactor: eps[2] is missing or nil; expected a number of at least 0", function()
-      optim.Adafactor(params(), { eps = { 1 } })
-    end },
-    { "Adafactor:load_state_dict: the state of parameter 1: variance, or row_var and col_var, is missing",
-      function()
-        optim.Adafactor(params()):load_state_dict { state = { { step = 1 } }, param_groups = { { params = { 1 } } } }
-      end },
     { "col_var of parameter 1 is a tensor [2, 3], but the parameter is a tensor [2, 3]", function()
       local t = lm.zeros { 2, 3 }
       optim.Adafactor({ t }):load_state_dict { param_groups = { { params = { 1 } } },
@@ -650,27 +661,23 @@ describe("errors of optimizers", function()
       optim.Adafactor({ t }):load_state_dict { state = { { step = 1, variance = t } }, param_groups = { {
         params = { 1 } } } }
     end },
-    { "optim has no 'SparseAdam'; gradients of Embedding are dense here: optim.Adam", function()
-      return optim.SparseAdam
-    end },
-    { "kind must be an optimizer's name such as \"SGD\"", function() lm.core.optim_step { kind = "sgd" } end },
-    { "exp_avg[1] must be a tensor", function()
-      lm.core.optim_step { kind = "Lion", params = params(), grads = params(), step = 1 }
-    end },
-    { "Lion: shapes of parameter 1 and its exp_avg must match, got [1] and [2]", function()
-      lm.core.optim_step { kind = "Lion", params = params(), grads = params(), states = { exp_avg = {
-        lm.zeros { 2 } } } }
-    end },
-    { "lr must be a number", function()
-      lm.core.optim_step { kind = "Lion", params = params(), options = { "much" } }
-    end },
-    { "step must be at least 1, got 0", function() lm.core.optim_step { kind = "Lion", params = {}, step = 0 } end },
-    { "optim_step: carried.mu must be a number, got nil", function()
-      lm.core.optim_step { kind = "ASGD", params = {}, carried = { 1 } }
-    end },
+    { "optim has no 'SparseAdam'; gradients of Embedding are dense here: optim.Adam",
+      function() return optim.SparseAdam end },
+    { "kind must be an optimizer's name such as \"SGD\"", lm.core.optim_step, { kind = "sgd" } },
+    { "exp_avg[1] must be a tensor",
+      lm.core.optim_step, { kind = "Lion", params = params(), grads = params(), step = 1 } },
+    { "Lion: shapes of parameter 1 and its exp_avg must match, got [1] and [2]",
+      lm.core.optim_step,
+      { kind = "Lion", params = params(), grads = params(), states = { exp_avg = { lm.zeros { 2 } } } } },
+    { "lr must be a number", lm.core.optim_step, { kind = "Lion", params = params(), options = { "much" } } },
+    { "step must be at least 1, got 0", lm.core.optim_step, { kind = "Lion", params = {}, step = 0 } },
+    { "optim_step: carried.mu must be a number, got nil",
+      lm.core.optim_step, { kind = "ASGD", params = {}, carried = { 1 } } },
   }
   for k, case in ipairs(cases) do
-    it(("%d: %s"):format(k, case[1]), function() assert.matches(case[1], message(case[2]), 1, true) end)
+    it(("%d: %s"):format(k, case[1]), function()
+      assert.matches(case[1], message(unpack(case, 2, table.maxn(case))), 1, true)
+    end)
   end
 
   it("are raised at the caller's line", function()
@@ -847,7 +854,7 @@ describe("the options of an optimizer of one's own", function()
       'Own: the row of option lr must be a list {kind, default}, such as {"number", 0%.1}, got 0%.1')
     Own.spec = { lr = { "float", 0.1 } }
     assert.error_matches(function() Own({ lm.ones(1) }, { lr = 1 }) end,
-      "Own: lr: unknown kind of option string 'float'; kinds are any, boolean, callable, count, dim, dims, function,")
+      "Own: lr: unknown kind of option string 'float'; kinds are any, boolean, callable, count, dim, dims, finite,")
   end)
 end)
 

@@ -212,9 +212,7 @@ describe("200 steps give PyTorch's rates and momenta:", function()
 end)
 
 describe("the state_dict of a schedule", function()
-  local folder
-  setup(function() folder = temp.folder() end)
-  teardown(function() temp.remove(folder) end)
+  local folder = temp.during(setup, teardown)
 
   for name, make in pairs(schedules) do
     it("goes on to the same bits: " .. name, function()
@@ -498,9 +496,9 @@ describe("a schedule", function()
   it("goes to a process and back with its optimizer", function()
     local opt = optimizer()
     local schedule = S.StepLR(opt, 1, { gamma = 0.5 })
-    local carrier = require "luminary.mp.serialization"
-    local text, tensors = carrier.encode("spec", { opt, schedule }, {})
-    local copy = carrier.decode(text, tensors)
+    local serializer = require "luminary.mp.serialization"
+    local text, tensors = serializer.encode("spec", { opt, schedule }, {})
+    local copy = serializer.decode(text, tensors)
     copy[1]:step()
     copy[2]:step()
     assert.equal(0.05, copy[1].param_groups[1].lr)
@@ -521,7 +519,7 @@ describe("a schedule", function()
       ["MultiStepLR: milestones[2] must be an integer, got string 'x'"] = of(S.MultiStepLR, { 1, "x" }),
       ["ConstantLR: factor must be a number from 0 to 1, got 2"] = of(S.ConstantLR, { factor = 2 }),
       ["ConstantLR: factor must be a number from 0 to 1, got string '0.5'"] = of(S.ConstantLR, "0.5"),
-      ["LinearLR: start_factor must be above 0 and at most 1, got 0"] = of(S.LinearLR, { start_factor = 0 }),
+      ["LinearLR: start_factor must be a number above 0 and at most 1, got 0"] = of(S.LinearLR, { start_factor = 0 }),
       ["LinearLR: unknown option 'total_iter'; did you mean 'total_iters'?"] = of(S.LinearLR, { total_iter = 3 }),
       ["LinearLR: end_factor must be a number from 0 to 1, got -1"] = of(S.LinearLR, { end_factor = -1 }),
       ["ExponentialLR: gamma is missing or nil; expected a number"] = of(S.ExponentialLR),
@@ -562,7 +560,7 @@ describe("a schedule", function()
       ["ReduceLROnPlateau:step: the metric is missing or nil; expected a number"] = function()
         S.ReduceLROnPlateau(opt):step()
       end,
-      ["ReduceLROnPlateau:step: metrics must be a number or a tensor of one element, got a tensor [2]"] = function()
+      ["ReduceLROnPlateau:step: the metric must be a number or a tensor of one element, got a tensor [2]"] = function()
         S.ReduceLROnPlateau(opt):step(lm.ones { 2 })
       end,
       ["ChainedScheduler: expected a list of at least one scheduler, {a, b}, got an empty list"] = function()
@@ -585,8 +583,9 @@ describe("a schedule", function()
       ["StepLR: last_epoch = 3 resumes a schedule, but group 1 has no initial_lr"] = function()
         S.StepLR(optimizer(), 2, { last_epoch = 3 })
       end,
-      ["StepLR: last_epoch must be at least -1, got -2"] = of(S.StepLR, 2, { last_epoch = -2 }),
-      ["LinearLR: in epoch 0 the lr of group 1 would be nan"] = of(S.LinearLR, { start_factor = 0 / 0 }),
+      ["StepLR: last_epoch must be an integer of at least -1, got -2"] = of(S.StepLR, 2, { last_epoch = -2 }),
+      ["LinearLR: start_factor must be a number above 0 and at most 1, got nan"] =
+        of(S.LinearLR, { start_factor = 0 / 0 }),
       ["OneCycleLR: in epoch 0 the lr of group 1 would be inf"] = function()
         S.OneCycleLR(optimizer(), 1, { total_steps = 9, div_factor = 0 })
       end,

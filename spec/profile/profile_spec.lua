@@ -408,9 +408,7 @@ describe("a profiler", function()
 end)
 
 describe("a trace", function()
-  local folder
-  before_each(function() folder = temp.folder() end)
-  after_each(function() temp.remove(folder) end)
+  local folder = temp.during(before_each, after_each)
 
   it("of each rank has processes of its own, so that traces can be joined", function()
     local got = ranks.run {n = 2, timeout = 60, script = ([[

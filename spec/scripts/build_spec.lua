@@ -22,9 +22,7 @@ describe("--help #lua", function()
 end)
 
 describe("scripts/setup #lua", function()
-  local folder
-  before_each(function() folder = temp.folder() end)
-  after_each(function() temp.remove(folder) end)
+  local folder = temp.during(before_each, after_each)
 
   -- Returns the packages it asks for on a machine that has `installed` of Debian's, as a list and " a b c ".
   local function packages(installed, options)
@@ -59,22 +57,31 @@ describe("scripts/setup #lua", function()
     assert.not_matches("mpi%-", all)
     assert.matches(" libpmix%-dev ", all)
     all = packages("", "--without all")
-    for _, name in ipairs {"openmpi", "pmix", "libedit", "webp", "gif", "tiff"} do assert.not_matches(name, all) end
-    assert.matches(" libdnnl%-dev ", all)
+    for _, name in ipairs {"dnnl", "openmpi", "pmix", "libedit", "webp", "gif", "tiff"} do
+      assert.not_matches(name, all)
+    end
   end)
 
   it("knows the names of other package managers", function()
     for manager, wanted in pairs {
-      dnf = " luajit%-devel .* onednn%-devel .* openmpi%-devel .* pmix%-devel libedit libwebp%-devel "
+      dnf = " luajit%-devel .* onednn%-devel openmpi%-devel .* pmix%-devel libedit libwebp%-devel "
         .. "giflib%-devel libtiff%-devel protobuf%-c%-devel protobuf%-c%-compiler +$",
-      pacman = " luajit .* onednn .* openmpi openpmix libedit libwebp giflib libtiff protobuf%-c +$",
+      pacman = " luajit .* onednn openmpi openpmix libedit libwebp giflib libtiff protobuf%-c +$",
       apt = " libdnnl%-dev ",
     } do
       local all = packages("", "--manager " .. manager)
       assert.matches(wanted, all)
       assert.not_matches("openmpi", packages("", "--without mpi --manager=" .. manager))
-      assert.matches(" clang ", packages("", "--dev --manager " .. manager))
+      all = packages("", "--dev --manager " .. manager)
+      assert.matches(" clang ", all)
+      assert.not_matches("valgrind", all)
+      assert.not_matches(" iproute", all)
+      assert.matches(" clang .* iproute2? ", packages("", "--dev=cluster --manager " .. manager))
+      assert.matches(" gnuplot%S* .*valgrind .*iproute2? ", packages("", "--dev=hosts,cluster --manager " .. manager))
     end
+    local refused, why = temp.run(folder, "scripts/setup --packages --dev=slurm")
+    assert.is_false(refused)
+    assert.matches("--dev takes hosts, cluster or both, not 'slurm'", why, 1, true)
     local ok, text, code = temp.run(folder, "scripts/setup --packages --manager brew")
     assert.is_false(ok)
     assert.equal(2, code)
@@ -111,14 +118,12 @@ describe("scripts/setup #lua", function()
     local ok, text, code = temp.run(folder, "scripts/setup --packages --without gloop")
     assert.is_false(ok)
     assert.equal(2, code)
-    assert.matches("%-%-without takes mpi pmix edit webp gif tiff onnx cuda nccl or all, not 'gloop'", text)
+    assert.matches("%-%-without takes onednn mpi pmix edit webp gif tiff onnx cuda nccl or all, not 'gloop'", text)
   end)
 end)
 
 describe("a build #lua", function()
-  local folder
-  setup(function() folder = temp.folder() end)
-  teardown(function() temp.remove(folder) end)
+  local folder = temp.during(setup, teardown)
 
   it("without the optional libraries is the CPU core, and says what was left out", function()
     local ok, text = temp.run(folder, ("cmake -S . -B %s/build -DLM_WITHOUT='mpi;pmix;edit;cuda;nccl'"):format(

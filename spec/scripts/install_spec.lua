@@ -3,9 +3,8 @@ local temp = require "spec.support.temp"
 local version = require("luminary").version
 
 describe("luarocks make #install #full #unsanitized", function()
-  local folder, tree
-  setup(function() folder = temp.folder() end)
-  teardown(function() temp.remove(folder) end)
+  local tree
+  local folder = temp.during(setup, teardown)
 
   -- Runs a command in a shell that knows nothing of the checkout.
   local function run(command)

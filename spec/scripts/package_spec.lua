@@ -6,9 +6,7 @@ local build = assert(package.searchpath("luminary.core", package.cpath)):match "
 local is_there = function(command) return temp.execute("command -v " .. command .. " >/dev/null") == 0 end
 
 describe("scripts/package #lua", function()
-  local folder
-  before_each(function() folder = temp.folder() end)
-  after_each(function() temp.remove(folder) end)
+  local folder = temp.during(before_each, after_each)
 
   it("refuses what it does not know, and a build for one kind of CPU", function()
     local function refused(words, arguments, code)
@@ -35,12 +33,8 @@ describe("scripts/package #lua", function()
 end)
 
 describe("packages #full #unsanitized", function()
-  local folder, out
-  setup(function()
-    folder = temp.folder()
-    out = folder .. "/out"
-  end)
-  teardown(function() temp.remove(folder) end)
+  local folder = temp.during(setup, teardown)
+  local out = folder .. "/out"
 
   -- Runs a command that knows nothing of the checkout, nor of rocks that scripts/demo installed on the machine.
   local function run(command)

@@ -279,12 +279,7 @@ local function ops_of(dtype)
 end
 
 -- Returns names in the same order on every rank.
-local function sorted(set)
-  local names = {}
-  for name in pairs(set) do names[#names + 1] = name end
-  table.sort(names)
-  return names
-end
+local sorted = require("luminary.base.lists").sorted_keys
 
 local function run(name, f, dtype, shape, op)
   local size = shape[1] * (shape[2] or 1) * bytes_of[dtype]

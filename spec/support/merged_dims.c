@@ -30,7 +30,7 @@ static void check(bool sorted) {
   if (sorted) lm_dims_order(ndim, a, order);
   int64_t count = 1;
   for (int d = 0; d < ndim; d++) count *= take[d] ? size[d] : 1;
-  bool good = lm_dims_count(&dims) == count;
+  bool good = lm_dims_numel(&dims) == count;
   for (int64_t u = 0; good && u < count; u++) {
     int64_t at[2] = {0, 0}, rest = u;
     for (int i = ndim - 1; i >= 0; i--) {

@@ -35,7 +35,7 @@ local function now() -- in seconds
   return tonumber(clock[0]) + 1e-9 * tonumber(clock[1])
 end
 local function until_true(f, seconds)
-  for _ = 1, (seconds or 5) * 1000 do
+  for _ = 1, (seconds or 20) * 1000 do
     if f() then return true end
     C.usleep(1000)
   end

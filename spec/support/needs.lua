@@ -26,10 +26,24 @@ local function capable(...)
   end
 end
 
+--- Makes one pending spec with the reason `why`, if there is one, of a block without others; returns it.
+function needs.lacks(it, pending, why)
+  if why then it("has what it needs", function() return pending(why) end) end
+  return why
+end
+
 function needs.program(...)
   for _, name in ipairs { ... } do
     if not succeeds("command -v " .. name) then return "needs the program " .. name end
   end
+end
+
+--- Kernels of an instruction level (LM_CPU_LEVEL), which a build for one newer level lacks.
+function needs.cpu_level(level)
+  for _, accepted in ipairs(require "spec.support.cpu_levels") do
+    if accepted == level then return end
+  end
+  return ("needs kernels for LM_CPU_LEVEL=%d, which this build for newer CPUs lacks"):format(level)
 end
 
 local lacking -- why, by ending
@@ -46,6 +60,14 @@ function needs.images(ending)
     end
   end
   return lacking[ending or next(lacking) or ""]
+end
+
+--- oneDNN's plug-in, which a build may lack.
+function needs.onednn()
+  local core = assert(package.searchpath("luminary.core", package.cpath))
+  local file = io.open((core:gsub("[^/]+$", "luminary_cpu_onednn.so")))
+  if not file then return "needs oneDNN" end
+  file:close()
 end
 
 --- The reader of ONNX files, which a build without protobuf-c lacks.

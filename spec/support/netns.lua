@@ -6,17 +6,16 @@
 ---   })
 ---   os.execute(hosts.a .. " ping …")                -- what runs a command there, under that host's name
 ---   hosts:remove()                                  -- in a teardown
+local ffi = require "ffi"
 local ranks, needs = require "spec.support.ranks", require "spec.support.needs"
+local temp = require "spec.support.temp"
+
+ffi.cdef "int getpid(void);"
 
 local netns = {}
 netns.__index = netns
 
-local function sorted(names)
-  local list = {}
-  for name in pairs(names) do list[#list + 1] = name end
-  table.sort(list)
-  return list
-end
+local sorted = require("luminary.base.lists").sorted_keys
 
 local function each(hosts, f)
   for _, name in ipairs(sorted(hosts)) do
@@ -24,17 +23,22 @@ local function each(hosts, f)
   end
 end
 
--- Removes the namespaces, also those of a run that was stopped.
+local function delete(name) os.execute(ranks.others .. "ip netns del " .. name .. " 2>/dev/null") end
 local function remove(self)
-  for _, name in ipairs(self.names) do os.execute(ranks.others .. "ip netns del " .. name .. " 2>/dev/null") end
+  for _, name in ipairs(self.names) do delete(name) end
 end
 
---- Makes namespaces; prefix: of their names, a spec's own.
+--- Makes namespaces; the names begin with self.prefix, which is `prefix` and this process's id, since other checkouts
+--- may run the same spec. Those of processes that were stopped are removed.
 function netns.make(prefix, hosts)
   local why = needs.namespaces()
   if why then return nil, why end
+  for name, id in temp.output_of "ip netns list":gmatch("(" .. prefix .. "%-(%d+)%-%w+)") do
+    if not temp.exists("/proc/" .. id .. "/stat") then delete(name) end
+  end
+  prefix = ("%s-%d"):format(prefix, ffi.C.getpid())
   local switch = prefix .. "-switch"
-  local self = setmetatable({ names = { switch } }, netns)
+  local self = setmetatable({ names = { switch }, prefix = prefix }, netns)
   local lines, bridges, count = { "unset LD_PRELOAD; set -e", "ip netns add " .. switch }, {}, 0
   local function line(...) lines[#lines + 1] = string.format(...) end
   for name in pairs(hosts) do
@@ -56,7 +60,6 @@ function netns.make(prefix, hosts)
     line("ip -n %s addr add %s dev %s %s", space, address, interface, address:find(":") and "nodad" or "")
     line("ip -n %s link set %s up", space, interface)
   end)
-  remove(self)
   local pipe = io.popen(("( %s\n) 2>&1 && echo well"):format(table.concat(lines, "\n")))
   local said = pipe:read "*a"
   pipe:close()

@@ -27,7 +27,7 @@ function pty.lacking()
   ffi.C.pty_close(fd)
 end
 
---- Runs a command there, which may begin with variables, NAME=value; `seconds` (30) at most.
+--- Runs a command there, which may begin with variables, NAME=value; `seconds` (120) at most.
 function pty.open(command, seconds)
   local fd = ffi.C.posix_openpt(O_RDWR + O_NOCTTY + O_CLOEXEC)
   assert(fd >= 0 and ffi.C.grantpt(fd) == 0 and ffi.C.unlockpt(fd) == 0, "no pseudo-terminal")
@@ -35,7 +35,7 @@ function pty.open(command, seconds)
   -- setsid -c makes the terminal the program's own, so that Ctrl-C is a signal to it and to nobody else. The other end
   -- is open before this continues: until somebody has it open, reading here is an error.
   assert(os.execute(("exec 3<>%s; (timeout -k 1 %d setsid -c -w env %s <&3 >&3 2>&3; echo $? >%s) &"):
-    format(name, seconds or 30, command, status)) == 0)
+    format(name, seconds or 120, command, status)) == 0)
   return setmetatable({fd = fd, text = "", all = "", status = status}, Terminal)
 end
 
@@ -66,7 +66,7 @@ function Terminal:expect(wanted, seconds)
       self.text = self.text:sub(to + 1)
       return before
     end
-    if not more(self, (seconds or 15) * 1000) then
+    if not more(self, (seconds or 40) * 1000) then
       error(("'%s' did not come; there came:\n%s"):format(wanted, self.all), 2)
     end
   end

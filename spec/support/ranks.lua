@@ -5,7 +5,8 @@
 ---
 --- ranks.start returns a running job: job:pid(rank), job:kill(rank, "STOP"), job:output(rank),
 --- job:wait_for(rank, "ready"), job:wait(). Options of both:
----   n          how many (2)                         timeout   seconds, after which a rank is ended (60)
+---   n          how many (2)                         timeout   seconds (60), after three times which a rank is ended:
+---                                                             a busy machine takes long, and only a hang so long
 ---   script     the text of a script, or             args      its arguments, as the shell reads them
 ---   file       its path                             command   what runs it ("luajit")
 ---   env        variables for all; false takes one away. env_of(rank) returns more of them for one rank
@@ -16,7 +17,7 @@ ffi.cdef [[
   int usleep(unsigned);
   struct lm_spec_address { uint16_t family, port; uint8_t host[4]; char zero[8]; };
   int socket(int, int, int); int bind(int, const void *, unsigned); int getsockname(int, void *, unsigned *);
-  int close(int);
+  int setsockopt(int, int, int, const void *, unsigned);
 ]]
 
 local ranks = {}
@@ -30,12 +31,13 @@ ranks.luminary = "bin/luminary"
 
 function ranks.sleep(seconds) ffi.C.usleep(seconds * 1e6) end
 
---- Returns a TCP port of 127.0.0.1 that was free a moment ago.
+--- Returns a TCP port of 127.0.0.1 that no program listens at. It stays bound until this process ends, so that the
+--- system assigns it to nobody else; with SO_REUSEADDR on both sockets a server may listen there all the same.
 function ranks.free_port()
   local address, size = ffi.new("struct lm_spec_address", { 2, 0, { 127, 0, 0, 1 } }), ffi.new("unsigned[1]", 16)
-  local fd = ffi.C.socket(2, 1, 0)
-  assert(fd >= 0 and ffi.C.bind(fd, address, 16) == 0 and ffi.C.getsockname(fd, address, size) == 0)
-  ffi.C.close(fd)
+  local fd = ffi.C.socket(2, 0x80001, 0) -- AF_INET, SOCK_STREAM | SOCK_CLOEXEC
+  assert(fd >= 0 and ffi.C.setsockopt(fd, 1, 2, ffi.new("int[1]", 1), 4) == 0) -- SOL_SOCKET, SO_REUSEADDR
+  assert(ffi.C.bind(fd, address, 16) == 0 and ffi.C.getsockname(fd, address, size) == 0)
   return bit.rshift(bit.bswap(address.port), 16)
 end
 
@@ -65,7 +67,7 @@ Job.__index = Job
 
 function ranks.start(options)
   local n, folder = options.n or 2, temp.folder()
-  local job = setmetatable({ n = n, folder = folder, timeout = options.timeout or 60 }, Job)
+  local job = setmetatable({ n = n, folder = folder, timeout = 3 * (options.timeout or 60) }, Job)
   local script = options.file or temp.write(folder .. "/script.lua", options.script)
   local run = ("exec %s %s %s"):format(options.command or "luajit", quote(script), options.args or "")
   if preload then run = ('export LD_PRELOAD="${LD_PRELOAD-%s}"; %s'):format(preload, run) end -- for it alone

@@ -8,12 +8,14 @@ local ranks, temp, needs = require "spec.support.ranks", require "spec.support.t
 
 local slurm = {}
 
--- Nothing proves anything to anybody (auth/none), nothing is contained in cgroups, nothing is accounted for.
+-- Nothing proves anything to anybody (auth/none), nothing is contained in cgroups, nothing is accounted for. Jobs of
+-- clusters beside this one have other numbers, from which ranks derive their port.
 local CONF = [[
 ClusterName=spec
 SlurmctldHost={HOST}(127.0.0.1)
 SlurmctldPort={PORT1}
 SlurmdPort={PORT2}
+FirstJobId={PORT1}
 SlurmUser=root
 SlurmdUser=root
 AuthType=auth/none

@@ -22,6 +22,16 @@ function temp.folder(root)
   return path
 end
 
+--- Returns the path of a folder that is there, empty at first, between busted's setup and teardown, or before_each and
+--- after_each, of a block.
+function temp.during(setup, teardown)
+  local path = temp.folder()
+  os.remove(path)
+  setup(function() assert(temp.execute("mkdir " .. path) == 0) end)
+  teardown(function() temp.remove(path) end)
+  return path
+end
+
 function temp.remove(folder) temp.execute("rm -rf " .. folder) end
 
 -- Returns a command's standard output, without white space at its end.

@@ -12,24 +12,40 @@ ffi.cdef [[
   struct lm_spec_ended { int signal, error, code, pad, pid, others[27]; };
   int waitid(int, unsigned, struct lm_spec_ended *, int);
   struct lm_spec_time { long s, ns; }; int clock_gettime(int, struct lm_spec_time *);
+  int usleep(unsigned);
 ]]
 local C = ffi.C
 local LIMIT = 900 -- seconds for one file
 
 -- The files that take longest, to begin first.
 local LONGEST = {
-  "ops_spec", "half_spec", "models_spec", "package_spec", "examples_spec", "elastic_spec", "threads_spec",
-  "attention_spec", "compare_more_spec", "gpu_check_spec", "cli_spec", "doctor_spec", "faults_spec", "conv_spec",
-  "gemm_spec", "mpi_spec", "store_spec", "chaos_spec", "docs_spec", "compare_spec", "train_spec", "freeing_spec",
-  "world_spec", "arguments_spec", "loader_state_spec", "collectives_spec", "nccl_failing_spec", "imagenet_spec",
-  "nccl_spec", "data_parallel_spec", "loader_workers_spec", "rows_spec", "launcher_spec", "ranks_spec",
-  "install_spec",
+  "elastic_spec", "models_spec", "chaos_spec", "mpi_spec", "doctor_spec", "faults_spec", "package_spec", "install_spec",
+  "world_spec", "examples_spec", "manners_spec", "ops_spec", "half_spec", "threads_spec", "cli_spec", "conv_spec",
+  "store_spec", "start_spec", "attention_spec", "compare_more_spec", "gpu_check_spec", "c_interface_spec", "ranks_spec",
+  "collectives_spec", "docs_spec", "train_gpt_spec", "launcher_spec", "train_spec", "compare_spec", "freeing_spec",
+  "imagenet_spec", "gemm_spec", "arguments_spec", "loader_state_spec", "nccl_failing_spec", "nccl_spec", "plan_spec",
+  "data_parallel_spec", "pipeline_spec", "tensor_parallel_spec", "loader_workers_spec", "rows_spec", "oom_spec",
+  "interpreted_spec",
 }
 
 local function now()
   local t = ffi.new "struct lm_spec_time"
   C.clock_gettime(1, t)
   return tonumber(t.s) + tonumber(t.ns) / 1e9
+end
+
+-- Returns the share of the CPUs' time since its last call that no process of the machine used.
+local last_idle, last_all = 0, 0
+local function idle_share()
+  local idle, all, column = 0, 0, 0
+  for ticks in temp.read("/proc/stat"):match "^cpu([^\n]*)":gmatch "%d+" do
+    column = column + 1
+    if column == 4 or column == 5 then idle = idle + ticks end -- idle, iowait
+    if column <= 8 then all = all + ticks end -- others are parts of the first two
+  end
+  local share = (idle - last_idle) / math.max(all - last_all, 1)
+  last_idle, last_all = idle, all
+  return share
 end
 
 -- Starts a process that runs these arguments in its own session, with variables, and its output in a file. It ends when
@@ -98,11 +114,14 @@ return function(files, options)
     running[job.pid] = job
   end
 
-  local function reap()
+  -- Waits until a file has ended, or with `poll` only looks; returns whether one has.
+  local function reap(poll)
     local ended, status, usage = ffi.new "struct lm_spec_ended", ffi.new "int[1]", ffi.new "struct lm_spec_usage"
     local job
     repeat
-      assert(C.waitid(0, 0, ended, 0x1000004) == 0) -- P_ALL; WEXITED | WNOWAIT: the session can still be asked for
+      -- P_ALL; WEXITED | WNOWAIT (| WNOHANG): the session can still be asked for
+      assert(C.waitid(0, 0, ended, poll and 0x1000005 or 0x1000004) == 0)
+      if ended.pid == 0 then return false end
       local pid, session = ended.pid, C.getsid(ended.pid)
       C.wait4(pid, status, 0, usage)
       job = running[pid]
@@ -129,6 +148,7 @@ return function(files, options)
     os.remove(job.out)
     os.remove(job.report)
     done[#done + 1] = job
+    return true
   end
 
   local place = {}
@@ -145,9 +165,15 @@ return function(files, options)
       parts = tonumber(line:match "^%-%- parts: (%d+)$") or parts
     end
     for part = 0, parts - 1 do
-      if count == options.jobs then
-        reap()
-        count = count - 1
+      while count >= options.jobs do
+        local poll = options.most and count < options.most
+        if reap(poll) then
+          count = count - 1
+        elseif poll then
+          idle_share() -- from here on, not since a last look long ago
+          C.usleep(250000)
+          if idle_share() > 0.25 then break end
+        end
       end
       launch(file[1], part, parts)
       count = count + 1

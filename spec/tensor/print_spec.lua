@@ -6,15 +6,25 @@ local function T(values, dtype) return lm.tensor(values, { dtype = dtype or "flo
 
 describe("tostring", function()
   it("is what PyTorch prints", function()
-    assert(#cases > 150)
     local env = { lm = lm, T = T, nan = 0 / 0, inf = math.huge }
-    local wrong = {}
-    for _, case in ipairs(cases) do
-      local expression, want = case[1], case[2]
+    local unnamed = { float32 = true, int64 = true, bool = true } -- dtypes that values of their kind have
+    local wrong, count = {}, 0
+    local function check(expression, want)
       local got = tostring(setfenv(assert(loadstring("return " .. expression)), env)())
       if got ~= want then wrong[#wrong + 1] = ("%s\nprinted\n%s\ninstead of\n%s"):format(expression, got, want) end
+      count = count + 1
     end
-    assert(#wrong == 0, ("%d of %d print otherwise:\n%s"):format(#wrong, #cases, table.concat(wrong, "\n\n")))
+    for _, case in ipairs(cases) do
+      local expression, text, dtypes = unpack(case)
+      if not dtypes then check(expression, text) end
+      for dtype in (dtypes or ""):gmatch "%S+" do
+        -- PyTorch names the dtype of an empty tensor unless it is float32.
+        local named = not unnamed[dtype] or text:find "%[%]" and dtype ~= "float32"
+        check(expression:format(dtype), named and text:gsub("%)$", ", dtype=" .. dtype .. ")") or text)
+      end
+    end
+    assert(count > 150, count)
+    assert(#wrong == 0, ("%d of %d print otherwise:\n%s"):format(#wrong, count, table.concat(wrong, "\n\n")))
   end)
 
   it("names a device other than cpu", function()

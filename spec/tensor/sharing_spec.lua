@@ -252,7 +252,7 @@ local shared = {
 local others = {
   lm = words [[
     allclose are_deterministic_algorithms_enabled autocast broadcast_shapes can_cast checkpoint empty_cache
-    enable_grad equal finfo fuse get_autocast_dtype get_default_device get_default_dtype get_device
+    enable_grad equal finfo get_autocast_dtype get_default_device get_default_dtype get_device
     get_float32_matmul_precision get_num_threads get_printoptions get_rng_state getenv grad help iinfo
     inference_mode initial_seed is_autocast_enabled is_floating_point is_grad_enabled is_nonzero is_signed is_tensor
     live_tensors load manual_seed max_memory_allocated max_memory_reserved memory_allocated memory_reserved no_grad

@@ -316,9 +316,9 @@ describe("a tensor", function()
     assert.same({ shape = { 2, 3 }, nested = { { 2, 3 } } }, lm.load(folder .. "/x"))
     temp.remove(folder)
     assert.equal("[2,3]", (require("luminary.base.json_encode")(x.shape):gsub("%s", "")))
-    local carrier = require "luminary.mp.serialization"
-    local text = carrier.encode("spec", { shape = x.shape }, { plain = "value" })
-    assert.same({ shape = { 2, 3 } }, carrier.decode(text, {}, {}, true))
+    local serializer = require "luminary.mp.serialization"
+    local text = serializer.encode("spec", { shape = x.shape }, { plain = "value" })
+    assert.same({ shape = { 2, 3 } }, serializer.decode(text, {}, {}, true))
     local Set = lm.data.Dataset:extend("Set")
     function Set:len() return self.n end
     function Set:get() return self.item.shape end

@@ -14,9 +14,7 @@ local function escaped(text)
 end
 
 describe("a GGUF file's tokenizer", function()
-  local folder
-  setup(function() folder = temp.folder() end)
-  teardown(function() temp.remove(folder) end)
+  local folder = temp.during(setup, teardown)
 
   local function of(metadata, opts, floating)
     local path = temp.write(folder .. "/x.gguf", gguf(metadata, {

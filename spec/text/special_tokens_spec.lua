@@ -4,7 +4,7 @@ local core = require "luminary.core"
 local lm = require "luminary"
 local temp = require "spec.support.temp"
 
-local folder
+local folder = temp.during(setup, teardown)
 
 local function write(name, text) return temp.write(folder .. "/" .. name, text) end
 
@@ -34,9 +34,6 @@ local full = [[{"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": "<s>"
   "5": {"content": "</s>", "special": true}}}]]
 
 describe("lm.text.Tokenizer", function()
-  setup(function() folder = temp.folder() end)
-  teardown(function() temp.remove(folder) end)
-
   it("reads tokenizer_config.json beside its file", function()
     local t = made(full)
     assert.equal(9, #t)

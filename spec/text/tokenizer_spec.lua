@@ -5,7 +5,7 @@ local temp = require "spec.support.temp"
 local within = require("spec.support.time").within
 
 local golden = core.json_decode(temp.read "spec/golden/tokenizers.json", false)
-local folder
+local folder = temp.during(setup, teardown)
 
 local function write(name, text) return temp.write(folder .. "/" .. name, text) end
 
@@ -30,9 +30,6 @@ local function escaped(text)
 end
 
 describe("lm.text", function()
-  setup(function() folder = temp.folder() end)
-  teardown(function() temp.remove(folder) end)
-
   for name in pairs(golden) do
     it("encodes and decodes as tokenizers does: " .. name, function()
       local tokenizer = load(name, {base = 0})

@@ -36,9 +36,7 @@ end
 table.sort(names)
 
 describe("lm.vision", function()
-  local folder
-  setup(function() folder = temp.folder() end)
-  teardown(function() temp.remove(folder) end)
+  local folder = temp.during(setup, teardown)
 
   it("gives torchvision's pixels in every mode", function()
     local count = 0
@@ -257,7 +255,7 @@ describe("lm.vision", function()
     vision.write_webp(image, folder .. "/a.webp", {lossless = true})
     assert.is_true(vision.read_image(folder .. "/a.webp"):equal(image))
     assert.equal("webp", vision.open_image(folder .. "/a.webp").format)
-    assert.matches("encode_webp: quality must be from 0 to 100, got 101", message(vision.encode_webp, image,
+    assert.matches("encode_webp: quality must be an integer from 0 to 100, got 101", message(vision.encode_webp, image,
       {quality = 101}))
     assert.matches("expected image to have shape [C, H, W] with C of 1, 3 or 4, got [2, 2, 2]", message(
       vision.encode_webp, picture(2, 2, 2)), 1, true)

@@ -93,9 +93,7 @@ local function by_tag(events)
   return found
 end
 
-local folder
-before_each(function() folder = temp.folder() end)
-after_each(function() temp.remove(folder) end)
+local folder = temp.during(before_each, after_each)
 
 describe("watch.SummaryWriter", function()
   it("has the bytes of TensorBoard's own writer", function()
@@ -279,38 +277,31 @@ describe("watch.SummaryWriter", function()
 
   it("rejects wrong calls", function()
     local writer = watch.SummaryWriter(folder)
-    for want, call in pairs {
-      ["scalar_value must be a number or a tensor of one element"] = function()
-        writer:add_scalar("x", lm.ones(2), 1)
-      end,
-      ["scalar_value must be a number"] = function() writer:add_scalar("x", "1", 1) end,
-      ["global_step must be an integer"] = function() writer:add_scalar("x", 1, 1.5) end,
-      ["at least one finite element"] = function() writer:add_histogram("x", lm.zeros(0), 1) end,
-      ["dataformats must be 3 letters"] = function()
-        writer:add_image("x", lm.ones(3, 4, 5), 1, {dataformats = "HW"})
-      end,
-      ["number of channels must be from 1 to 4, got 5"] = function() writer:add_image("x", lm.ones(5, 4, 3), 1) end,
-      ["hparam_dict.x must be a number, a string or a boolean"] = function() writer:add_hparams({x = {}}, {}) end,
-      ["no field 'add_video'; this version writes scalars"] = function() writer:add_video("x") end,
-      ["model must be a module"] = function() writer:add_graph(3, lm.ones(1)) end,
-      ["hparam_domain_discrete.lr%[2%] must be a number, a string or a boolean, got a table"] = function()
-        writer:add_hparams({lr = 1}, {m = 1}, {hparam_domain_discrete = {lr = {1, {}}}})
-      end,
-      ["bins must be at least two numbers, each greater than the last, got"] = function()
-        writer:add_histogram("x", lm.ones(2), 1, {bins = {3, 2}})
-      end,
-      ["bins must be at least two numbers"] = function() writer:add_histogram("x", lm.ones(2), 1, {bins = {1}}) end,
-      ["run_name must be inside of log_dir, got string '%.%./x'"] = function()
-        writer:add_hparams({lr = 1}, {m = 1}, nil, "../x")
-      end,
-      ["the tag must be inside of log_dir, got string 'm_%.%./%.%./x'"] = function()
-        writer:add_scalars("m", {["../../x"] = 1})
-      end,
-      ["filename_suffix must be without a slash, got string '/%.%./x'"] = function()
-        watch.SummaryWriter({log_dir = folder, filename_suffix = "/../x"})
-      end,
+    for _, row in ipairs {
+      { "scalar_value must be a number or a tensor of one element",
+        function() writer:add_scalar("x", lm.ones(2), 1) end },
+      { "scalar_value must be a number", function() writer:add_scalar("x", "1", 1) end },
+      { "global_step must be an integer", function() writer:add_scalar("x", 1, 1.5) end },
+      { "at least one finite element", function() writer:add_histogram("x", lm.zeros(0), 1) end },
+      { "dataformats must be 3 letters",
+        function() writer:add_image("x", lm.ones(3, 4, 5), 1, {dataformats = "HW"}) end },
+      { "number of channels must be from 1 to 4, got 5", function() writer:add_image("x", lm.ones(5, 4, 3), 1) end },
+      { "hparam_dict.x must be a number, a string or a boolean", function() writer:add_hparams({x = {}}, {}) end },
+      { "no field 'add_video'; this version writes scalars", function() writer:add_video("x") end },
+      { "model must be a module", function() writer:add_graph(3, lm.ones(1)) end },
+      { "hparam_domain_discrete.lr%[2%] must be a number, a string or a boolean, got a table",
+        function() writer:add_hparams({lr = 1}, {m = 1}, {hparam_domain_discrete = {lr = {1, {}}}}) end },
+      { "bins must be at least two numbers, each greater than the last, got",
+        function() writer:add_histogram("x", lm.ones(2), 1, {bins = {3, 2}}) end },
+      { "bins must be at least two numbers", function() writer:add_histogram("x", lm.ones(2), 1, {bins = {1}}) end },
+      { "run_name must be inside of log_dir, got string '%.%./x'",
+        function() writer:add_hparams({lr = 1}, {m = 1}, nil, "../x") end },
+      { "the tag must be inside of log_dir, got string 'm_%.%./%.%./x'",
+        function() writer:add_scalars("m", {["../../x"] = 1}) end },
+      { "filename_suffix must be without a slash, got string '/%.%./x'",
+        watch.SummaryWriter, {log_dir = folder, filename_suffix = "/../x"} },
     } do
-      assert.matches(want, message(call))
+      assert.matches(row[1], message(unpack(row, 2, table.maxn(row))))
     end
     writer:close()
     assert.matches("cannot write '/proc/none/", message(watch.SummaryWriter, "/proc/none"))

@@ -8,9 +8,7 @@ local plot = lm.watch.plot
 local no_gnuplot = temp.execute "command -v gnuplot >/dev/null" ~= 0 and "no gnuplot (Debian: gnuplot-nox)" or nil
 
 describe("watch.plot", function()
-  local folder
-  setup(function() folder = temp.folder() end)
-  teardown(function() temp.remove(folder) end)
+  local folder = temp.during(setup, teardown)
 
   -- Returns what a script prints where there is no terminal.
   local function printed(script)
@@ -180,8 +178,8 @@ describe("watch.plot", function()
       for _, row in ipairs {
         {lm.zeros(1, 1, 1), {}, "expected y to have shape [points] or [curves, points], got [1, 1, 1]"},
         {3, {}, "y must be a tensor or a list, got 3"},
-        {{1, "x"}, {}, "y[2] must be a number, got string 'x'"},
-        {{{1}, {"x"}}, {}, "y[2][1] must be a number, got string 'x'"},
+        {{1, "x"}, {}, "y[2] must be a number or a tensor of one element, got string 'x'"},
+        {{{1}, {"x"}}, {}, "y[2][1] must be a number or a tensor of one element, got string 'x'"},
         {{1, 2}, {x = {1}}, "x must have 2 entries, one for each point, got 1"},
         {{{1, 2}, {1}}, {x = {{1, 2}, {1, 2}}}, "x[2] must have 1 entry, one for each point, got 2"},
         {{{1}, {1}, {1}}, {x = {{1}, {1}}}, "x must have 3 entries, one for each curve, got 2"},
@@ -365,7 +363,7 @@ describe("watch.plot", function()
     temp.execute(("mkdir %s && ln -s \"$(command -v luajit)\" %s/luajit"):format(bin, bin))
     local script = temp.write(folder .. "/absent.lua", "require('luminary').watch.plot.curves {1, 2}\n")
     local function failure()
-      local ok, text = temp.run(folder, ("timeout 20 env PATH=%s luajit %s"):format(bin, script))
+      local ok, text = temp.run(folder, ("timeout 60 env PATH=%s luajit %s"):format(bin, script))
       assert.is_false(ok)
       return text
     end

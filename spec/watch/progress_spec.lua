@@ -5,9 +5,7 @@ local message = require "spec.support.error_of"
 local pty = require "spec.support.pty"
 local temp = require "spec.support.temp"
 
-local folder
-setup(function() folder = temp.folder() end)
-teardown(function() temp.remove(folder) end)
+local folder = temp.during(setup, teardown)
 
 local function lines(script)
   local ok, text = temp.run(folder, ("luajit -e '\n%s' 2>&1"):format(script))

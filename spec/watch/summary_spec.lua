@@ -81,8 +81,8 @@ Parameters and buffers:  580.8 kB]], squeezed(tostring(summary)))
           error "interrupted"
         end, "", 1)
         lm.summary(net, {2, 2})
+        require("debug").sethook()
       end)
-      require("debug").sethook()
       for _, module in ipairs(net:modules()) do
         local record = require("luminary.nn.module_fields").of(module)
         assert.is_true(module.training, at)

@@ -5,7 +5,7 @@
 #include "op/check.h"
 #include "op_entries.h"
 
-static lm_status has_nan(lm_tensor *t, bool *out) {
+static lm_status find_nan(lm_tensor *t, bool *out) {
   LM_OWNED *each = NULL, *any = NULL, *here = NULL;
   NEED(lm_op_run(LM_OP_isnan, &(lm_isnan_args){.x = t}, &each));
   NEED(lm_op_run(LM_OP_any, &(lm_any_args){.x = each, .dim = {.n = -1}}, &any));
@@ -19,11 +19,11 @@ lm_status lm_anomaly_check(const lm_node *n, lm_tensor *const *g, lm_tensor *con
   bool is_nan = false;
   int k = 0;
   for (; k < n->nedge && !is_nan; k++)
-    if (gin[k] && lm_dtype_is_float(gin[k]->dtype)) NEED(has_nan(gin[k], &is_nan));
+    if (gin[k] && lm_dtype_is_float(gin[k]->dtype)) NEED(find_nan(gin[k], &is_nan));
   if (!is_nan) return LM_OK;
   bool was_nan = false;
   for (int s = 0; s < n->nout && !was_nan; s++)
-    if (g[s]) NEED(has_nan(g[s], &was_nan));
+    if (g[s]) NEED(find_nan(g[s], &was_nan));
   const char *name = lm_node_name(n), *at = n->line ? n->line : "an unknown line";
   if (was_nan) return lm_fail(LM_E_STATE, "backward: the gradient of the output of %s, called at %s, is NaN", name, at);
   return lm_fail(LM_E_STATE, "backward: the gradient of input %d of %s, called at %s, is NaN", k, name, at);

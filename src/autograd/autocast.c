@@ -8,6 +8,8 @@
 #include <string.h>
 
 #include "autograd/record_graph.h"
+#include "autograd/tape.h"
+#include "base/address_map.h"
 #include "base/mem.h"
 #include "op/run.h"
 #include "op/stream_order.h"
@@ -24,49 +26,32 @@ typedef struct weight_copy { /* the low-precision copy of one leaf */
   bool used;        /* false: cast with its group, and not recorded yet */
 } weight_copy;
 
-/* A hash table by open addressing; capacity: a power of two, at most half full. */
 typedef struct copy_table {
   int depth; /* number of nested scopes */
-  uint32_t n, capacity;
-  weight_copy *position;
+  int n;
+  size_t capacity;
+  weight_copy *copy;
+  lm_address_map index; /* in copy, by leaf */
 } copy_table;
 
 static _Thread_local copy_table weight_copies;
-
-static weight_copy *find(weight_copy *position, uint32_t capacity, const lm_tensor *leaf) {
-  uint32_t at = (uint32_t)(((uintptr_t)leaf >> 4) * 2654435761u);
-  while (position[at & (capacity - 1)].leaf && position[at & (capacity - 1)].leaf != leaf) at++;
-  return &position[at & (capacity - 1)];
-}
-
-static lm_status reserve(copy_table *c) {
-  if (c->capacity > 0 && 2 * (c->n + 1) <= c->capacity) return LM_OK;
-  uint32_t capacity = c->capacity > 0 ? 2 * c->capacity : 64;
-  weight_copy *position = lm_calloc(capacity, sizeof *position);
-  if (!position) return LM_E_OOM;
-  for (uint32_t i = 0; i < c->capacity; i++) {
-    if (c->position[i].leaf) *find(position, capacity, c->position[i].leaf) = c->position[i];
-  }
-  lm_free(c->position);
-  c->position = position;
-  c->capacity = capacity;
-  return LM_OK;
-}
+static _Thread_local uint32_t scopes; /* number of outermost scopes so far */
 
 static void clear(copy_table *c) {
-  for (uint32_t i = 0; i < c->capacity; i++) {
-    const weight_copy *k = &c->position[i];
-    if (k->leaf && k->leaf->grad) k->leaf->grad->is_cast = k->used;
-    lm_release(c->position[i].low);
-    lm_release(c->position[i].leaf);
+  for (int i = 0; i < c->n; i++) {
+    const weight_copy *k = &c->copy[i];
+    if (k->leaf->grad) k->leaf->grad->is_cast = k->used;
+    lm_release(k->low);
+    lm_release(k->leaf);
   }
-  lm_free(c->position);
+  lm_free(c->copy);
+  lm_free(c->index.entry);
   *c = (copy_table){.depth = c->depth};
 }
 
 lm_autocast lm_autocast_enter(lm_autocast mode) {
   lm_autocast before = lm_autocast_get();
-  weight_copies.depth++;
+  if (weight_copies.depth++ == 0) scopes++;
   lm_autocast_set(mode);
   return before;
 }
@@ -76,13 +61,17 @@ void lm_autocast_leave(lm_autocast before) {
   lm_autocast_set(before);
 }
 
+uint32_t lm_autocast_scope(void) { return weight_copies.depth > 0 ? scopes : 0; }
+
 void lm_autocast_forget(void) { clear(&weight_copies); }
 
 static lm_status convert(lm_tensor *t, lm_dtype dtype, lm_tensor **out) {
   lm_to_copy_args args = {.x = t, .dtype = dtype, .device = LM_NO_DEVICE, .memory_format = LM_PRESERVE};
   bool recorded = false;
   if (t->grad && !lm_modes_here.no_grad) NEED(lm_record_call(LM_OP_to_copy, &args, &recorded, out));
-  return recorded ? LM_OK : lm_run_unrecorded(LM_OP_to_copy, &args, false, out);
+  if (!recorded) NEED(lm_run_unrecorded(LM_OP_to_copy, &args, false, out));
+  if (lm_modes_here.tape) lm_tape_add(lm_modes_here.tape, LM_OP_to_copy, &args, false, out);
+  return LM_OK;
 }
 
 static bool is_weight(const lm_tensor *t) {
@@ -91,19 +80,24 @@ static bool is_weight(const lm_tensor *t) {
 
 /* Returns t's copy in dtype, or NULL. A copy made within no_grad is used only within no_grad. */
 static weight_copy *find_copy(const lm_tensor *t, lm_dtype dtype) {
-  if (weight_copies.capacity == 0) return NULL;
-  weight_copy *k = find(weight_copies.position, weight_copies.capacity, t);
-  bool fits = k->leaf && k->version == lm_version(t) && k->low->dtype == dtype &&
+  const int i = lm_address_find(&weight_copies.index, t);
+  weight_copy *k = i < 0 ? NULL : &weight_copies.copy[i];
+  bool fits = k && k->version == lm_version(t) && k->low->dtype == dtype &&
               (!k->used || lm_requires_grad(k->low) || !lm_grad_enabled());
   return fits ? k : NULL;
 }
 
 static lm_status keep_copy(lm_tensor *t, lm_tensor *low, bool used) {
-  NEED(reserve(&weight_copies));
-  weight_copy *k = find(weight_copies.position, weight_copies.capacity, t);
+  copy_table *c = &weight_copies;
+  int i = lm_address_find(&c->index, t);
+  if (i < 0) {
+    if (!lm_list_grow(&c->copy, &c->capacity, (size_t)c->n + 1, sizeof *c->copy) || !lm_address_set(&c->index, t, c->n))
+      return LM_E_OOM;
+    i = c->n++;
+    c->copy[i] = (weight_copy){.leaf = lm_retain(t)};
+  }
+  weight_copy *k = &c->copy[i];
   lm_release(k->low);
-  if (!k->leaf) weight_copies.n++;
-  if (!k->leaf) k->leaf = lm_retain(t);
   k->low = lm_retain(low);
   k->version = lm_version(t);
   k->used = used;
@@ -194,13 +188,14 @@ typedef struct target {
   const lm_autocast *mode;
   lm_cast_rule rule;
   lm_dtype widest;
+  bool reused; /* for LM_SUMMED: the formula reads the tensor several times */
 } target;
 
 /* Returns the target dtype of t; its own if unchanged. */
 static lm_dtype dtype_for(const target *to, const lm_tensor *t) {
   lm_dtype own = t->dtype;
   int kind = LM_DEVICE_KIND(t->device);
-  bool applies = to->rule == LM_WIDENED || to->mode->on >> kind & 1;
+  bool applies = to->rule == LM_WIDENED || to->rule == LM_SUMMED || to->mode->on >> kind & 1;
   if (t->number || !lm_dtype_is_float(own) || own == LM_F64 || !applies) return own;
   switch (to->rule) {
     case LM_LOWER: return to->mode->dtype[kind];
@@ -209,11 +204,12 @@ static lm_dtype dtype_for(const target *to, const lm_tensor *t) {
     case LM_BANNED_GPU: return kind == LM_CPU && to->rule == LM_KEEP_GPU ? own : LM_F32;
     case LM_WIDEST: return to->widest;
     case LM_WIDENED: return LM_F32;
+    case LM_SUMMED: return to->reused && lm_requires_grad(t) ? LM_F32 : own;
     default: return own;
   }
 }
 
-static lm_status cast(const target *to, lm_tensor *t, lm_tensor **out) {
+static lm_status cast_input(const target *to, lm_tensor *t, lm_tensor **out) {
   lm_dtype dtype = t ? dtype_for(to, t) : LM_NO_DTYPE;
   if (!t || dtype == t->dtype) {
     *out = lm_retain(t);
@@ -248,7 +244,7 @@ lm_dtype lm_widened_dtype(lm_op_id id, const void *args) {
   bool any = false;
   for (int k = 0; op->widens && k < op->ntensor; k++) {
     lm_tensor *t = LM_ARG_TENSOR(args, op->tensor[k]);
-    any = any || (t && (t->dtype == LM_F16 || t->dtype == LM_BF16));
+    any = any || (t && lm_dtype_is_half(t->dtype));
     if (op->widens >> k & 1) deciding[k] = t;
   }
   return any ? lm_result_type(op->ntensor, deciding) : LM_NO_DTYPE;
@@ -278,14 +274,14 @@ lm_status lm_autocast_args(lm_op_id id, const void *args, lm_cast_rule rule, lm_
   memcpy(&c->args, args, op->size);
   for (int k = 0; k < op->ntensor; k++) {
     lm_tensor *t = LM_ARG_TENSOR(args, op->tensor[k]);
-    to.rule = rule != LM_SUMMED ? rule : op->reuses >> k & 1 && t && lm_requires_grad(t) ? LM_WIDENED : LM_ASIS;
-    NEED(cast(&to, t, &c->tensor[k]));
+    to.reused = op->reuses >> k & 1;
+    NEED(cast_input(&to, t, &c->tensor[k]));
     LM_ARG_TENSOR(&c->args, op->tensor[k]) = c->tensor[k];
   }
   if (op->list >= 0) {
     lm_list *list = (lm_list *)((char *)&c->args + op->list);
     if (!(c->list = lm_malloc(sizeof *c->list * (size_t)list->n))) return LM_E_OOM;
-    for (; c->nlist < list->n; c->nlist++) NEED(cast(&to, list->v[c->nlist], &c->list[c->nlist]));
+    for (; c->nlist < list->n; c->nlist++) NEED(cast_input(&to, list->v[c->nlist], &c->list[c->nlist]));
     list->v = c->list;
   }
   const bool widens = c->before.on & LM_WIDENS;

@@ -12,7 +12,7 @@ LM_API lm_status lm_call(lm_op_id op, const void *args, lm_tensor **out);
 /* Calls a pointwise op in place on its first argument x ("add_"); out[0] is x with one more reference. Errors: a leaf
  * that requires grad while recording; an x whose elements share memory; a result that does not fit x's shape or cannot
  * be cast to its dtype (float into int). */
-LM_API lm_status lm_call_inplace(lm_op_id op, const void *args, lm_tensor **out);
+lm_status lm_call_inplace(lm_op_id op, const void *args, lm_tensor **out);
 
 /* Modes of the calling thread. */
 LM_API bool lm_grad_enabled(void);
@@ -29,6 +29,7 @@ void lm_autocast_set(lm_autocast mode);
  * of weights are kept until the outermost scope is left. */
 LM_API lm_autocast lm_autocast_enter(lm_autocast mode);
 LM_API void lm_autocast_leave(lm_autocast before);
+uint32_t lm_autocast_scope(void); /* number of this thread's outermost open scope; 0: none */
 /* Drops this thread's low-precision copies of weights; they are made again when next needed. */
 LM_API void lm_autocast_forget(void);
 /* A set of leaves, retained, that autocast casts together if they are weights on one GPU; a leaf is in at most one. */
@@ -119,9 +120,10 @@ LM_API void lm_set_anomaly(bool on);
  * another such part, which then owns all nodes. again.ctx is released when no longer needed. */
 typedef struct lm_recompute lm_recompute;
 LM_API lm_status lm_recompute_begin(lm_hook again, const char *where, lm_recompute **out);
-LM_API void lm_recompute_end(lm_recompute *r); /* r may be NULL */
-LM_API bool lm_recompute_is_active(void);      /* true while such a part is recorded, the first time or again */
-LM_API bool lm_recompute_is_rerun(void);       /* true while such a part is recorded again */
+LM_API void lm_recompute_end(lm_recompute *r);  /* r may be NULL */
+LM_API bool lm_recompute_is_active(void);       /* true while such a part is recorded, the first time or again */
+LM_API bool lm_recompute_is_rerun(void);        /* true while such a part is recorded again */
+bool lm_recompute_is_older(const lm_tensor *t); /* true while such a part is recorded again, if t's memory is older */
 
 LM_API void lm_run_next(lm_tensor *t); /* backward runs t's node, whose inputs are leaves, before all existing ones */
 
@@ -139,7 +141,7 @@ typedef struct lm_custom {
   lm_tensor *const *in, *const *out, *const *saved;
 } lm_custom;
 LM_API lm_status lm_custom_record(const lm_custom *c);
-/* Returns the node that lm_custom_record made, from out[0] right after; it lives at least until ctx is released. */
+/* Returns the node that lm_custom_record has just made for its out[0]; it lives at least until ctx is released. */
 LM_API struct lm_node *lm_custom_node(const lm_tensor *out);
 /* Returns in *result, for lm_custom_fn, a new reference to the node's saved[i] with its history: that of input `in`, of
  * result `out` of the node itself, or none if both are -1. */

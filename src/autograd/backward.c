@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "autograd/backward_pass.h"
+#include "autograd/follow.h"
 #include "autograd/tape.h"
 #include "base/mem.h"
 #include "base/message.h"
@@ -40,7 +41,7 @@ static void end_run(lm_pass *r) {
 
 /* ---- the table of leaves */
 
-static lm_status leaf_of(lm_pass *r, lm_node *n, lm_leaf_state **out) {
+static lm_status find_or_add_leaf(lm_pass *r, lm_node *n, lm_leaf_state **out) {
   lm_leaf_state *l = lm_pass_leaf(r, n);
   if (!l->node && 2 * (r->nleaves + 1) > r->leaf_capacity) {
     lm_leaf_state *more = lm_calloc((size_t)r->leaf_capacity * 2, sizeof *more);
@@ -88,7 +89,7 @@ static lm_status find_nodes(lm_pass *r) {
   lm_leaf_state *leaf;
   for (int i = 0; i < r->a->nroots; i++) {
     lm_node *n = r->edge[i].node;
-    NEED(n->kind == LM_NODE_LEAF ? leaf_of(r, n, &leaf) : claim(r, n));
+    NEED(n->kind == LM_NODE_LEAF ? find_or_add_leaf(r, n, &leaf) : claim(r, n));
   }
   for (int i = 0; i < r->nnodes; i++) {
     lm_node *n = r->node[i];
@@ -96,7 +97,7 @@ static lm_status find_nodes(lm_pass *r) {
       lm_node *to = n->edge[k].node;
       if (!to) continue;
       if (to->kind == LM_NODE_LEAF) {
-        NEED(leaf_of(r, to, &leaf));
+        NEED(find_or_add_leaf(r, to, &leaf));
         leaf->waits_for++;
       } else {
         NEED(claim(r, to));
@@ -191,7 +192,7 @@ static lm_status take_edges(lm_pass *r) {
   return LM_OK;
 }
 
-static lm_status go(lm_pass *r) {
+static lm_status run_backward_pass(lm_pass *r) {
   lm_status status = LM_OK;
   const lm_backward_args *a = r->a;
   NEED(take_edges(r));
@@ -292,7 +293,7 @@ lm_status lm_backward(const lm_backward_args *a, lm_tensor **out) {
   const bool traced = lm_traces(LM_TRACE_CALLS);
   if (traced) lm_span_begin(&span, LM_SPAN_BACKWARD, r.name, LM_NO_DEVICE);
   innermost = &r;
-  lm_status status = go(&r);
+  lm_status status = run_backward_pass(&r);
   innermost = r.outer;
   end_run(&r);
   status = run_nodes(r.finally, status);
@@ -305,4 +306,12 @@ lm_status lm_backward(const lm_backward_args *a, lm_tensor **out) {
     }
   }
   return status;
+}
+
+lm_status lm_backward_by_script(const lm_backward_args *a, lm_tensor **out) {
+  lm_follower *f = lm_modes_here.tape ? NULL : lm_modes_here.follower;
+  if (!f) return lm_backward(a, out);
+  if (a->ninputs == 0 && !a->create_graph) return f->backward(f, a);
+  NEED(f->leave(f));
+  return lm_backward(a, out);
 }

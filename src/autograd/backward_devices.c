@@ -61,7 +61,7 @@ static bool runs_hooks(const lm_node *n) {
   return any;
 }
 
-static lm_status step(lm_parallel_pass *t, int k, lm_node *n) {
+static lm_status step_node(lm_parallel_pass *t, int k, lm_node *n) {
   return k > 0 && runs_hooks(n) ? lm_parallel_pass_send_node(t, k, n) : lm_pass_step(t->run, n);
 }
 
@@ -84,7 +84,7 @@ static lm_node *next_locked(lm_device_queue *l) {
 
 static void step_locked(lm_parallel_pass *t, int k, lm_node *n) {
   pthread_mutex_unlock(&t->lock);
-  lm_status status = step(t, k, n);
+  lm_status status = step_node(t, k, n);
   pthread_mutex_lock(&t->lock);
   t->device_queue[k].next++;
   if (k > 0 && t->main_thread_waits) pthread_cond_signal(&t->device_queue[0].wake);
@@ -258,7 +258,7 @@ static void fill_device_queues(lm_parallel_pass *t) {
   }
 }
 
-static lm_status prepare(lm_parallel_pass *t) {
+static lm_status prepare_device_queues(lm_parallel_pass *t) {
   int cpus = 0;
   for (int k = 0; k < t->ndevice_queues; k++) {
     lm_device_queue *l = &t->device_queue[k];
@@ -279,7 +279,7 @@ bool lm_backward_run_parallel(lm_pass *r, lm_status *status) {
   t->default_dtype = lm_default_dtype();
   t->ordered = atomic_load(&order_kept) > 0;
   assign(t);
-  *status = prepare(t);
+  *status = prepare_device_queues(t);
   if (*status != LM_OK || t->ndevice_queues == 1 || !acquire_workers(t)) {
     lm_free(t);
     return *status != LM_OK;

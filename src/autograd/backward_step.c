@@ -94,7 +94,7 @@ static lm_tensor *grad_buffer_of(lm_pass *r, lm_edge e) {
   return is_free ? lm_leaf_grad_buffer(e.node) : NULL;
 }
 
-static lm_status fit(lm_pass *r, lm_edge e, lm_tensor **g) {
+static lm_status fit_edge_gradient(lm_pass *r, lm_edge e, lm_tensor **g) {
   lm_tensor *grad_buffer = grad_buffer_of(r, e);
   if (grad_buffer) lm_tensor_set_next_out(grad_buffer);
   lm_status status = lm_fit_gradient(lm_edge_meta(e), g);
@@ -123,7 +123,7 @@ lm_status lm_pass_deliver(lm_pass *r, const lm_node *from, lm_edge e, lm_tensor 
     sum = &leaf->grad;
   }
   if (g) {
-    TRY(fit(r, e, &g));
+    TRY(fit_edge_gradient(r, e, &g));
     if (r->parallel) TRY(lm_parallel_pass_sum_slot(r, from->device_queue, e, &sum));
     status = sum_up(r, e, sum, g);
     g = NULL;

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "autograd/composite.h"
+#include "autograd/follow.h"
 #include "autograd/record_graph.h"
 #include "autograd/tape.h"
 #include "op/trace.h"
@@ -42,10 +43,10 @@ static lm_status run_formula(lm_op_id id, const void *args, lm_tensor **out) {
 static lm_status run_widened(lm_op_id id, const void *args, lm_dtype dtype, lm_tensor **out) {
   lm_autocast before = lm_widen_begin();
   lm_status status = run_formula(id, args, out);
-  lm_widen_end(before);
+  lm_autocast_set(before);
   for (int i = 0; i < lm_ops[id].outs && status == LM_OK; i++) {
     lm_tensor *wide = out[i];
-    bool kept = (dtype != LM_F16 && dtype != LM_BF16) || !wide || wide->dtype != LM_F32;
+    bool kept = !lm_dtype_is_half(dtype) || !wide || wide->dtype != LM_F32;
     kept = kept || lm_modes_here.cast.keeps >> LM_DEVICE_KIND(wide->device) & 1;
     if (kept) continue;
     lm_to_copy_args round = {.x = wide, .dtype = dtype, .device = LM_NO_DEVICE, .memory_format = LM_PRESERVE};
@@ -56,14 +57,15 @@ static lm_status run_widened(lm_op_id id, const void *args, lm_dtype dtype, lm_t
   return status;
 }
 
-/* Returns args, copied to `copy`, without what an op writes beside its results, such as running statistics: a
- * checkpoint's first run has updated them. */
+/* Returns args, copied to `copy`, without what an op writes beside its results, such as running statistics, if that is
+ * older than a checkpoint's second run: the first has updated it. */
 static const void *without_writes(const lm_op *op, const void *args, lm_args_union *copy) {
   bool writes = op->writes_when < 0 || *(const bool *)((const char *)args + op->writes_when);
   if (!writes) return args;
   memcpy(copy, args, op->size);
   for (int k = 0; k < op->ntensor; k++) {
-    if (op->writes >> k & 1) LM_ARG_TENSOR(copy, op->tensor[k]) = NULL;
+    lm_tensor **t = &LM_ARG_TENSOR(copy, op->tensor[k]);
+    if (op->writes >> k & 1 && *t && lm_recompute_is_older(*t)) *t = NULL;
   }
   return copy;
 }
@@ -95,7 +97,7 @@ done:
 }
 
 /* Traces a composite as a span around its ops. */
-static lm_status call_as_is(lm_op_id id, const void *args, lm_tensor **out) {
+static lm_status call_traced(lm_op_id id, const void *args, lm_tensor **out) {
   lm_span span;
   if (!lm_ops_are_traced() || lm_ops[id].kind != LM_COMP) return run_or_record(id, args, out);
   lm_op_trace_begin(&span, id, args, "");
@@ -104,23 +106,30 @@ static lm_status call_as_is(lm_op_id id, const void *args, lm_tensor **out) {
   return status;
 }
 
+static lm_status call_taped(lm_op_id id, const void *args, bool in_place, lm_tensor **out);
+
 static lm_status cast_and_call(lm_op_id id, const void *args, lm_cast_rule rule, lm_tensor **out) {
   lm_cast_args cast;
   lm_status status = lm_autocast_args(id, args, rule, &cast);
-  if (status == LM_OK) status = call_as_is(id, &cast.args, out);
+  if (status == LM_OK && lm_modes_here.tape)
+    status = call_taped(id, &cast.args, false, out);
+  else if (status == LM_OK)
+    status = call_traced(id, &cast.args, out);
   lm_autocast_args_free(&cast);
   return status;
 }
 
-static lm_status call(lm_op_id id, const void *args, lm_tensor **out) {
+/* Returns how an op casts. Where halves widen, elementwise ops, reductions and views read them, others get a copy. */
+static lm_cast_rule rule_of(lm_op_id id) {
   const lm_op *op = &lm_ops[id];
-  lm_cast_rule rule = (lm_cast_rule)op->cast;
-  if (lm_modes_here.cast.on & LM_WIDENS) {
-    /* Elementwise ops, reductions and views read halves, others a float32 copy. */
-    rule = op->kind == LM_PRIM && op->slot != LM_OP_reduce && id != LM_OP_to_copy ? LM_WIDENED : LM_ASIS;
-  }
-  if (!lm_modes_here.cast.on || rule == LM_ASIS || op->kind == LM_WRITE) return call_as_is(id, args, out);
-  return cast_and_call(id, args, rule, out);
+  if (op->kind == LM_WRITE) return LM_ASIS;
+  if (!lm_halves_widen) return (lm_cast_rule)op->cast;
+  return op->kind == LM_PRIM && op->slot != LM_OP_reduce && id != LM_OP_to_copy ? LM_WIDENED : LM_ASIS;
+}
+
+static lm_status dispatch(lm_op_id id, const void *args, lm_tensor **out) {
+  const lm_cast_rule rule = lm_modes_here.cast.on ? rule_of(id) : LM_ASIS;
+  return rule == LM_ASIS ? call_traced(id, args, out) : cast_and_call(id, args, rule, out);
 }
 
 static lm_status call_inplace(lm_op_id id, const void *args, lm_tensor **out) {
@@ -129,20 +138,41 @@ static lm_status call_inplace(lm_op_id id, const void *args, lm_tensor **out) {
   return status != LM_OK || taken ? status : lm_record_write(id, args, true, out);
 }
 
-/* Calls an op and adds it to the tape, but not the ops that it calls. */
+/* Calls an op and adds it to the tape, but not the ops that it calls. Autocast's casts of its arguments are steps. */
 static lm_status call_taped(lm_op_id id, const void *args, bool in_place, lm_tensor **out) {
+  const lm_cast_rule rule = lm_modes_here.cast.on && !in_place ? rule_of(id) : LM_ASIS;
+  if (rule != LM_ASIS) return cast_and_call(id, args, rule, out);
   lm_tape *tape = lm_tape_swap(NULL);
-  lm_status status = in_place ? call_inplace(id, args, out) : call(id, args, out);
+  lm_status status = in_place ? call_inplace(id, args, out) : dispatch(id, args, out);
   lm_tape_swap(tape);
   if (status == LM_OK) lm_tape_add(tape, id, args, in_place, out);
   return status;
 }
 
+/* Calls an op for the tape; under a follower, one that no script calls, so that it needs the values of all tensors. */
+static lm_status call_watched(lm_op_id id, const void *args, bool in_place, lm_tensor **out) {
+  lm_follower *follower = lm_modes_here.follower;
+  lm_status status = follower ? follower->leave(follower) : LM_OK;
+  if (status != LM_OK) return status;
+  lm_follower_swap(NULL);
+  status = lm_modes_here.tape ? call_taped(id, args, in_place, out)
+           : in_place         ? call_inplace(id, args, out)
+                              : dispatch(id, args, out);
+  lm_follower_swap(follower);
+  return status;
+}
+
 lm_status lm_call(lm_op_id id, const void *args, lm_tensor **out) {
-  return __builtin_expect(lm_modes_here.tape != NULL, 0) ? call_taped(id, args, false, out) : call(id, args, out);
+  return __builtin_expect(lm_modes_here.is_watched, 0) ? call_watched(id, args, false, out) : dispatch(id, args, out);
 }
 
 lm_status lm_call_inplace(lm_op_id id, const void *args, lm_tensor **out) {
-  return __builtin_expect(lm_modes_here.tape != NULL, 0) ? call_taped(id, args, true, out)
-                                                         : call_inplace(id, args, out);
+  return __builtin_expect(lm_modes_here.is_watched, 0) ? call_watched(id, args, true, out)
+                                                       : call_inplace(id, args, out);
+}
+
+lm_status lm_call_by_script(lm_op_id id, const void *args, bool in_place, lm_tensor **out) {
+  lm_follower *follower = lm_modes_here.tape ? NULL : lm_modes_here.follower;
+  if (__builtin_expect(follower != NULL, 0)) return follower->call(follower, id, args, in_place, out);
+  return in_place ? lm_call_inplace(id, args, out) : lm_call(id, args, out);
 }

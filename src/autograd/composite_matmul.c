@@ -8,7 +8,7 @@
 #include "base/message.h"
 #include "op_entries.h"
 
-static lm_status bad_matmul(const lm_tensor *x, const lm_tensor *other, int64_t n, int64_t m) {
+static lm_status fail_bad_matmul(const lm_tensor *x, const lm_tensor *other, int64_t n, int64_t m) {
   return lm_fail(LM_E_SHAPE, "matmul: inner sizes of x and other must match, got %lld and %lld in %s and %s",
                  (long long)n, (long long)m, lm_shape_of(x), lm_shape_of(other));
 }
@@ -46,7 +46,7 @@ lm_status lm_composite_matmul(const lm_matmul_args *a, lm_tensor **out) {
                      "use * for numbers");
   }
   int64_t k = x->size[x->ndim - 1], k2 = other->size[other->ndim > 1 ? other->ndim - 2 : 0];
-  if (k != k2) return bad_matmul(x, other, k, k2);
+  if (k != k2) return fail_bad_matmul(x, other, k, k2);
 
   lm_expr_begin(e);
   if (x->ndim == 1) x = lm_e_unsqueeze(e, x, 0);             /* a row */

@@ -22,7 +22,7 @@ static lm_tensor *entries(lm_expr *e, int64_t n, int64_t before, int64_t after, 
   return lm_e_sub(e, last, lm_e_abs(e, lm_e_sub(e, last, lm_e_abs(e, position), 1)), 1);
 }
 
-static lm_tensor *fill(lm_expr *e, lm_tensor *t, lm_tensor *value) {
+static lm_tensor *fill_pad(lm_expr *e, lm_tensor *t, lm_tensor *value) {
   return value ? lm_e_fill_(e, t, value) : lm_e_zero_(e, t);
 }
 
@@ -31,7 +31,7 @@ static void fill_sides(lm_expr *e, lm_tensor *y, const lm_pad_args *a) {
   for (int i = 0; i < a->pad.n && y; i++) {
     int d = a->x->ndim - 1 - i / 2;
     int64_t n = lm_min(a->pad.v[i], y->size[d]);
-    if (n > 0) fill(e, lm_e_narrow(e, y, d, i % 2 == 0 ? 1 : y->size[d] - n + 1, n), a->value);
+    if (n > 0) fill_pad(e, lm_e_narrow(e, y, d, i % 2 == 0 ? 1 : y->size[d] - n + 1, n), a->value);
   }
 }
 
@@ -56,7 +56,7 @@ static lm_tensor *pad_by_value(lm_expr *e, const lm_pad_args *a) {
   const bool large = y && LM_DEVICE_KIND(y->device) == LM_CPU && t && t->numel > lm_max(MIN_LARGE, y->numel / 2);
   const bool columns = a->pad.v[0] > 0 || a->pad.v[1] > 0; /* sides of short rows take as long as filling y */
   const bool sides = large && (!columns || y->size[y->ndim - 1] > MIN_LONG);
-  lm_tensor *inner = sides ? y : fill(e, y, a->value);
+  lm_tensor *inner = sides ? y : fill_pad(e, y, a->value);
   if (sides) fill_sides(e, y, a);
   for (int i = 0; i < a->pad.n && inner && t; i += 2) {
     int d = a->x->ndim - 1 - i / 2;

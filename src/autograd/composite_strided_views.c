@@ -12,7 +12,7 @@
 typedef lm_status (*geometry_fn)(const void *args, lm_view_geometry *geometry);
 
 /* Returns the view of x that `fill` computes; its gradient uses the same view of a contiguous x. */
-static lm_status seen(lm_tensor *x, geometry_fn fill, const void *args, lm_tensor **out) {
+static lm_status make_strided_view(lm_tensor *x, geometry_fn fill, const void *args, lm_tensor **out) {
   lm_view_geometry memory = {.base_ndim = x->ndim}, geometry;
   memcpy(memory.base_size, x->size, sizeof x->size);
   geometry = memory;
@@ -48,7 +48,7 @@ static lm_status diagonal_geometry(const void *args, lm_view_geometry *p) {
 
 lm_status lm_composite_diagonal(const lm_diagonal_args *a, lm_tensor **out) {
   if (a->x->ndim < 2) { return lm_fail_value("diagonal", "x", "at least 2-d", lm_text("shape %s", lm_shape_of(a->x))); }
-  return seen(a->x, diagonal_geometry, a, out);
+  return make_strided_view(a->x, diagonal_geometry, a, out);
 }
 
 /* ---- unfold */
@@ -81,7 +81,7 @@ lm_status lm_composite_unfold(const lm_unfold_args *a, lm_tensor **out) {
   if (a->x->ndim == LM_MAX_DIMS) {
     return lm_fail_int("unfold", "the number of dims of x", lm_text("less than %d", LM_MAX_DIMS), a->x->ndim);
   }
-  return seen(a->x, unfold_geometry, a, out);
+  return make_strided_view(a->x, unfold_geometry, a, out);
 }
 
 /* ---- as_strided */

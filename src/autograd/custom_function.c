@@ -1,6 +1,7 @@
 /* Records a user's function (lm.autograd.Function) as a node. */
 #include <string.h>
 
+#include "autograd/follow.h"
 #include "autograd/record_graph.h"
 #include "base/message.h"
 
@@ -57,6 +58,7 @@ lm_status lm_custom_record(const lm_custom *c) {
   bool any = false;
   for (int k = 0; k < c->nin; k++) any = any || (c->in[k] && lm_requires_grad(c->in[k]));
   if (!any || !lm_grad_enabled()) goto done;
+  TRY(lm_leave());
   if (c->nout > UINT8_MAX)
     TRY(lm_fail_int(c->name, "the number of results", lm_text("at most %d", UINT8_MAX), c->nout));
   for (int i = 0; i < c->nout; i++) TRY(check_output(c, i));

@@ -495,7 +495,7 @@ bool lm_f_given(const lm_tensor *t) { return t != NULL; }
 bool lm_f_defined(const lm_tensor *t) { return t != NULL; }
 bool lm_f_is_number(const lm_tensor *t) { return t && t->number; }
 bool lm_f_is_float(const lm_tensor *t) { return t && lm_dtype_is_float(t->dtype); }
-bool lm_f_is_half(const lm_tensor *t) { return t && (t->dtype == LM_F16 || t->dtype == LM_BF16); }
+bool lm_f_is_half(const lm_tensor *t) { return t && lm_dtype_is_half(t->dtype); }
 bool lm_f_on_cpu(const lm_tensor *t) { return t && LM_DEVICE_KIND(t->device) == LM_CPU; }
 bool lm_f_is_bool(const lm_tensor *t) { return t && t->dtype == LM_BOOL; }
 const char *lm_f_dtype_of(const lm_tensor *t) { return t ? lm_dtype_name(t->dtype) : "nothing"; }

@@ -3,8 +3,8 @@
 #include "autograd/formulas.h"
 #include "op_entries.h"
 
-static lm_tensor *row(lm_expr *e, lm_tensor *v) { return lm_e_unsqueeze(e, v, -2); }
-static lm_tensor *column(lm_expr *e, lm_tensor *v) { return lm_e_unsqueeze(e, v, -1); }
+static lm_tensor *as_row(lm_expr *e, lm_tensor *v) { return lm_e_unsqueeze(e, v, -2); }
+static lm_tensor *as_column(lm_expr *e, lm_tensor *v) { return lm_e_unsqueeze(e, v, -1); }
 static int64_t rows_of(const lm_tensor *a) { return a->size[a->ndim - 2]; }
 static int64_t columns_of(const lm_tensor *a) { return a->size[a->ndim - 1]; }
 
@@ -12,8 +12,8 @@ bool lm_f_recorded(void) { return lm_grad_enabled(); }
 
 lm_tensor *lm_f_is_diagonal(lm_expr *e, lm_tensor *a) {
   if (!a) return NULL;
-  lm_tensor *r = column(e, lm_e_arange(e, 0, (double)rows_of(a), 1, LM_I64, a->device));
-  return lm_e_eq(e, r, row(e, lm_e_arange(e, 0, (double)columns_of(a), 1, LM_I64, a->device)));
+  lm_tensor *r = as_column(e, lm_e_arange(e, 0, (double)rows_of(a), 1, LM_I64, a->device));
+  return lm_e_eq(e, r, as_row(e, lm_e_arange(e, 0, (double)columns_of(a), 1, LM_I64, a->device)));
 }
 
 /* Returns a with 0 off the diagonal. */
@@ -26,7 +26,7 @@ lm_tensor *lm_f_diagonal_matrix(lm_expr *e, lm_tensor *v) {
   lm_ints size = lm_f_size_of(v);
   size.v[size.n] = size.v[size.n - 1];
   size.n++;
-  return diagonal_alone(e, lm_e_expand(e, column(e, v), size));
+  return diagonal_alone(e, lm_e_expand(e, as_column(e, v), size));
 }
 
 lm_tensor *lm_f_identity_like(lm_expr *e, lm_tensor *t) {
@@ -47,7 +47,7 @@ lm_tensor *lm_f_slogdet_grad(lm_expr *e, lm_tensor *g, lm_tensor *x, lm_tensor *
     lu = lm_e_masked_fill(e, lu, zero, lm_e_number(e, lm_f_epsilon_of(x)));
   }
   lm_tensor *identity = lm_e_eye(e, rows_of(x), LM_NO_INT, x->dtype, x->device);
-  return lm_e_linalg_lu_solve(e, lu, pivots, lm_e_mul(e, column(e, column(e, g)), identity), true, true);
+  return lm_e_linalg_lu_solve(e, lu, pivots, lm_e_mul(e, as_column(e, as_column(e, g)), identity), true, true);
 }
 
 /* Returns g times the cofactor matrix of each x [k, n, n], without an inverse: in x = U S V^T each singular value is
@@ -56,8 +56,8 @@ static lm_tensor *cofactors(lm_expr *e, lm_tensor *g, lm_tensor *x) {
   lm_tensor *u = lm_e_linalg_svd(e, x, false), *s = e->last[1], *vh = e->last[2];
   if (!u) return NULL;
   lm_tensor *weight = lm_e_mul(e, g, lm_e_mul(e, lm_e_det(e, u), lm_e_det(e, vh)));
-  lm_tensor *others = lm_e_mul(e, column(e, weight), lm_f_product_of_others(e, s));
-  return lm_e_matmul(e, lm_e_mul(e, u, row(e, others)), vh);
+  lm_tensor *others = lm_e_mul(e, as_column(e, weight), lm_f_product_of_others(e, s));
+  return lm_e_matmul(e, lm_e_mul(e, u, as_row(e, others)), vh);
 }
 
 /* Determinants that are 0, infinite or NaN: a mask, and g det split into two factors, each with the square root of
@@ -98,13 +98,13 @@ static lm_tensor *without_inverse(lm_expr *e, const beyond_range *b, lm_tensor *
 lm_tensor *lm_f_det_grad(lm_expr *e, lm_tensor *g, lm_tensor *det, lm_tensor *x, lm_tensor *lu, lm_tensor *pivots) {
   if (!g) return NULL;
   const beyond_range b = beyond_range_of(e, g, det, x);
-  lm_tensor *weight = b.weight, *root = b.root ? column(e, column(e, b.root)) : NULL;
+  lm_tensor *weight = b.weight, *root = b.root ? as_column(e, as_column(e, b.root)) : NULL;
   lm_tensor *bad = x->numel > 0 ? without_inverse(e, &b, x, lu) : NULL;
   if (!bad) {
     lm_tensor *grad = lm_f_slogdet_grad(e, weight, x, lu, pivots);
     return root ? lm_e_mul(e, grad, root) : grad;
   }
-  lm_tensor *each = column(e, column(e, bad)), *sound = x;
+  lm_tensor *each = as_column(e, as_column(e, bad)), *sound = x;
   if (lm_grad_enabled()) sound = lm_e_where(e, each, lm_f_identity_like(e, x), x);
   lm_tensor *grad = lm_f_slogdet_grad(e, lm_e_masked_fill(e, weight, bad, lm_e_number(e, 0)), sound, lu, pivots);
   if (root) grad = lm_e_mul(e, grad, root);

@@ -21,25 +21,25 @@ typedef struct layer {
   lm_tensor *weight_hh, *bias_hh, *weight_hr;
 } layer;
 
-static lm_tensor *rows(lm_expr *e, lm_tensor *t, int64_t first, int64_t n) {
+static lm_tensor *take_rows(lm_expr *e, lm_tensor *t, int64_t first, int64_t n) {
   return t ? lm_e_narrow(e, t, 0, first + 1, n) : NULL;
 }
-static lm_tensor *plus(lm_expr *e, lm_tensor *a, lm_tensor *b) { return a && b ? lm_e_add(e, a, b, 1) : NULL; }
-static lm_tensor *without(lm_expr *e, lm_tensor *t) { return t ? lm_e_rsub(e, t, lm_e_number(e, 1), 1) : NULL; }
-static lm_tensor *join(lm_expr *e, int n, lm_tensor **t, int64_t dim) { return lm_e_cat(e, (lm_list){n, t}, dim); }
+static lm_tensor *add_or_null(lm_expr *e, lm_tensor *a, lm_tensor *b) { return a && b ? lm_e_add(e, a, b, 1) : NULL; }
+static lm_tensor *one_minus(lm_expr *e, lm_tensor *t) { return t ? lm_e_rsub(e, t, lm_e_number(e, 1), 1) : NULL; }
+static lm_tensor *concat(lm_expr *e, int n, lm_tensor **t, int64_t dim) { return lm_e_cat(e, (lm_list){n, t}, dim); }
 
 /* Returns the first n rows of t; rows that t lacks are taken from `more`. */
 static lm_tensor *resized(lm_expr *e, lm_tensor *t, int64_t n, lm_tensor *more) {
-  if (!t || n <= t->size[0]) return !t || n == t->size[0] ? t : rows(e, t, 0, n);
-  return join(e, 2, (lm_tensor *[]){t, rows(e, more, t->size[0], n - t->size[0])}, 0);
+  if (!t || n <= t->size[0]) return !t || n == t->size[0] ? t : take_rows(e, t, 0, n);
+  return concat(e, 2, (lm_tensor *[]){t, take_rows(e, more, t->size[0], n - t->size[0])}, 0);
 }
 
 /* Return gradients of the inputs of a sigmoid and a tanh with result y. */
 static lm_tensor *sigmoid_back(lm_expr *e, lm_tensor *g, lm_tensor *y) {
-  return lm_e_mul(e, g, lm_e_mul(e, y, without(e, y)));
+  return lm_e_mul(e, g, lm_e_mul(e, y, one_minus(e, y)));
 }
 static lm_tensor *tanh_back(lm_expr *e, lm_tensor *g, lm_tensor *y) {
-  return lm_e_mul(e, g, without(e, lm_e_mul(e, y, y)));
+  return lm_e_mul(e, g, one_minus(e, lm_e_mul(e, y, y)));
 }
 
 static lm_tensor *chunk(const layer *l, lm_tensor *t, int k) {
@@ -47,24 +47,24 @@ static lm_tensor *chunk(const layer *l, lm_tensor *t, int k) {
 }
 
 /* Runs one step; h and c become the state after it. */
-static void forward(const layer *l, step *s, lm_tensor *gates, lm_tensor **h, lm_tensor **c) {
+static void recompute_step(const layer *l, step *s, lm_tensor *gates, lm_tensor **h, lm_tensor **c) {
   lm_expr *e = l->e;
-  lm_tensor *product = lm_e_linear(e, s->h, l->weight_hh, l->bias_hh), *in = rows(e, gates, s->first, s->n);
+  lm_tensor *product = lm_e_linear(e, s->h, l->weight_hh, l->bias_hh), *in = take_rows(e, gates, s->first, s->n);
   lm_tensor **part = s->part;
   if (l->cell == LM_GRU) {
-    for (int k = 0; k < 2; k++) part[k] = lm_e_sigmoid(e, plus(e, chunk(l, in, k), chunk(l, product, k)));
+    for (int k = 0; k < 2; k++) part[k] = lm_e_sigmoid(e, add_or_null(e, chunk(l, in, k), chunk(l, product, k)));
     part[3] = chunk(l, product, 2);
-    part[2] = lm_e_tanh(e, plus(e, chunk(l, in, 2), lm_e_mul(e, part[0], part[3])));
-    *h = plus(e, part[2], lm_e_mul(e, part[1], lm_e_sub(e, s->h, part[2], 1)));
+    part[2] = lm_e_tanh(e, add_or_null(e, chunk(l, in, 2), lm_e_mul(e, part[0], part[3])));
+    *h = add_or_null(e, part[2], lm_e_mul(e, part[1], lm_e_sub(e, s->h, part[2], 1)));
     return;
   }
-  lm_tensor *sum = plus(e, in, product);
+  lm_tensor *sum = add_or_null(e, in, product);
   if (l->cell != LM_LSTM) {
     *h = part[0] = l->cell == LM_RNN_TANH ? lm_e_tanh(e, sum) : lm_e_relu(e, sum);
     return;
   }
   for (int k = 0; k < 4; k++) part[k] = k == 2 ? lm_e_tanh(e, chunk(l, sum, k)) : lm_e_sigmoid(e, chunk(l, sum, k));
-  *c = plus(e, lm_e_mul(e, part[1], s->c), lm_e_mul(e, part[0], part[2]));
+  *c = add_or_null(e, lm_e_mul(e, part[1], s->c), lm_e_mul(e, part[0], part[2]));
   part[4] = lm_e_tanh(e, *c);
   *h = s->out = lm_e_mul(e, part[3], part[4]);
   if (l->weight_hr) *h = lm_e_linear(e, s->out, l->weight_hr, NULL);
@@ -76,21 +76,21 @@ static void backward(const layer *l, step *s, lm_tensor **dh, lm_tensor **dc) {
   lm_tensor **part = s->part, *d[4], *direct = NULL;
   s->dh = *dh;
   if (l->cell == LM_GRU) {
-    d[2] = tanh_back(e, lm_e_mul(e, *dh, without(e, part[1])), part[2]);
+    d[2] = tanh_back(e, lm_e_mul(e, *dh, one_minus(e, part[1])), part[2]);
     d[1] = sigmoid_back(e, lm_e_mul(e, *dh, lm_e_sub(e, s->h, part[2], 1)), part[1]);
     d[0] = sigmoid_back(e, lm_e_mul(e, d[2], part[3]), part[0]);
-    s->dgates = join(e, 3, d, 1);
+    s->dgates = concat(e, 3, d, 1);
     d[2] = lm_e_mul(e, d[2], part[0]);
-    s->dproducts = join(e, 3, d, 1);
+    s->dproducts = concat(e, 3, d, 1);
     direct = lm_e_mul(e, *dh, part[1]);
   } else if (l->cell == LM_LSTM) {
     lm_tensor *dout = l->weight_hr ? lm_e_mm(e, *dh, l->weight_hr) : *dh;
-    lm_tensor *dcells = plus(e, *dc, tanh_back(e, lm_e_mul(e, dout, part[3]), part[4]));
+    lm_tensor *dcells = add_or_null(e, *dc, tanh_back(e, lm_e_mul(e, dout, part[3]), part[4]));
     d[0] = sigmoid_back(e, lm_e_mul(e, dcells, part[2]), part[0]);
     d[1] = sigmoid_back(e, lm_e_mul(e, dcells, s->c), part[1]);
     d[2] = tanh_back(e, lm_e_mul(e, dcells, part[0]), part[2]);
     d[3] = sigmoid_back(e, lm_e_mul(e, dout, part[4]), part[3]);
-    s->dgates = s->dproducts = join(e, 4, d, 1);
+    s->dgates = s->dproducts = concat(e, 4, d, 1);
     *dc = lm_e_mul(e, dcells, part[1]);
   } else {
     lm_tensor *zero = lm_e_number(e, 0);
@@ -98,13 +98,13 @@ static void backward(const layer *l, step *s, lm_tensor **dh, lm_tensor **dc) {
         l->cell == LM_RNN_TANH ? tanh_back(e, *dh, part[0]) : lm_e_masked_fill(e, *dh, lm_e_le(e, part[0], zero), zero);
   }
   *dh = lm_e_mm(e, s->dproducts, l->weight_hh);
-  if (direct) *dh = plus(e, *dh, direct);
+  if (direct) *dh = add_or_null(e, *dh, direct);
 }
 
 /* Concatenates the field at byte `offset` of all steps. */
 static lm_tensor *all_of(lm_expr *e, const step *s, int64_t steps, size_t offset, lm_tensor **list) {
   for (int64_t t = 0; t < steps; t++) list[t] = *(lm_tensor *const *)((const char *)&s[t] + offset);
-  return join(e, (int)steps, list, 0);
+  return concat(e, (int)steps, list, 0);
 }
 
 /* Sets first and n of each step, from batch_sizes or the batch; false after an error. */
@@ -146,31 +146,31 @@ lm_tensor *lm_f_recurrent_gradients(lm_expr *e, lm_tensor *gates, lm_tensor *wei
   lm_tensor *h = h0, *c = c0;
   for (int64_t i = 0; i < steps; i++) {
     step *now = &s[reverse ? steps - 1 - i : i];
-    now->h = h = resized(e, i == 0 ? rows(e, h0, 0, now->n) : h, now->n, h0);
-    if (c0) now->c = c = resized(e, i == 0 ? rows(e, c0, 0, now->n) : c, now->n, c0);
-    forward(&l, now, gates, &h, &c);
+    now->h = h = resized(e, i == 0 ? take_rows(e, h0, 0, now->n) : h, now->n, h0);
+    if (c0) now->c = c = resized(e, i == 0 ? take_rows(e, c0, 0, now->n) : c, now->n, c0);
+    recompute_step(&l, now, gates, &h, &c);
     if (e->status != LM_OK) goto done;
   }
   /* dh, dc: gradients of the state after a step, from later steps or, for sequences that end there, the last state */
-  lm_tensor *dh = steps > 0 ? rows(e, gh, 0, s[reverse ? 0 : steps - 1].n) : gh;
-  lm_tensor *dc = gc && steps > 0 ? rows(e, gc, 0, s[reverse ? 0 : steps - 1].n) : gc;
+  lm_tensor *dh = steps > 0 ? take_rows(e, gh, 0, s[reverse ? 0 : steps - 1].n) : gh;
+  lm_tensor *dc = gc && steps > 0 ? take_rows(e, gc, 0, s[reverse ? 0 : steps - 1].n) : gc;
   for (int64_t i = steps - 1; i >= 0 && e->status == LM_OK; i--) {
     step *now = &s[reverse ? steps - 1 - i : i];
     if (dh->size[0] > now->n) { /* sequences that begin at the next step */
-      ended_h = !ended_h ? rows(e, dh, now->n, dh->size[0] - now->n)
-                         : join(e, 2, (lm_tensor *[]){rows(e, dh, now->n, dh->size[0] - now->n), ended_h}, 0);
+      ended_h = !ended_h ? take_rows(e, dh, now->n, dh->size[0] - now->n)
+                         : concat(e, 2, (lm_tensor *[]){take_rows(e, dh, now->n, dh->size[0] - now->n), ended_h}, 0);
       if (dc) {
-        ended_c = !ended_c ? rows(e, dc, now->n, dc->size[0] - now->n)
-                           : join(e, 2, (lm_tensor *[]){rows(e, dc, now->n, dc->size[0] - now->n), ended_c}, 0);
+        ended_c = !ended_c ? take_rows(e, dc, now->n, dc->size[0] - now->n)
+                           : concat(e, 2, (lm_tensor *[]){take_rows(e, dc, now->n, dc->size[0] - now->n), ended_c}, 0);
       }
     }
-    dh = plus(e, resized(e, dh, now->n, gh), rows(e, gy, now->first, now->n));
+    dh = add_or_null(e, resized(e, dh, now->n, gh), take_rows(e, gy, now->first, now->n));
     if (dc) dc = resized(e, dc, now->n, gc);
     backward(&l, now, &dh, &dc);
   }
   if (e->status != LM_OK) goto done;
-  result[2] = ended_h ? join(e, 2, (lm_tensor *[]){dh, ended_h}, 0) : dh;
-  result[3] = ended_c ? join(e, 2, (lm_tensor *[]){dc, ended_c}, 0) : dc;
+  result[2] = ended_h ? concat(e, 2, (lm_tensor *[]){dh, ended_h}, 0) : dh;
+  result[3] = ended_c ? concat(e, 2, (lm_tensor *[]){dc, ended_c}, 0) : dc;
   if (steps == 0) {
     result[0] = lm_f_zeros_of(e, gates, lm_f_size_of(gates));
   } else {

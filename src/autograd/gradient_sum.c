@@ -27,6 +27,12 @@ static void leave_own_base(lm_tensor *t) {
   t->grad = NULL;
 }
 
+bool lm_gradient_take(lm_tensor *g) {
+  if (!is_ours(g)) return false;
+  leave_own_base(g);
+  return true;
+}
+
 static void replace(lm_tensor **g, lm_tensor *with) {
   lm_release(*g);
   *g = with;

@@ -17,6 +17,9 @@ typedef struct lm_grad_request { /* a request for the gradient of one edge */
 lm_status lm_node_gradients(lm_node *n, lm_tensor *const *g, const lm_grad_request *grad_request, bool create_graph,
                             lm_tensor **gin);
 
+/* Returns true if g may be written: nobody else holds g or its memory, and no two elements share memory. It then is no
+ * view. */
+bool lm_gradient_take(lm_tensor *g);
 /* Adds g to *sum and takes over g (gradient_sum.c); *sum or g is written in place if nobody else holds it. */
 lm_status lm_sum_gradient(lm_tensor **sum, lm_tensor *g, bool create_graph);
 /* Adds g, the gradient of a node that took a part of a tensor, to that part of `sum`, the tensor's gradient so far,

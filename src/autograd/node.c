@@ -2,7 +2,6 @@
  * however long its chains are. */
 #include "autograd/node.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/interned.h"
@@ -42,14 +41,14 @@ static void drain(void *unused) {
   for (int c = 0; c < CLASSES; c++) {
     for (lm_node *n = own.node[c], *next; n; n = next) {
       next = n->next;
-      free(n);
+      lm_free(n);
     }
     own.node[c] = NULL;
     own.nnodes[c] = 0;
   }
   for (lm_grad *m = own.grad, *next; m; m = next) {
     next = m->next;
-    free(m);
+    lm_free(m);
   }
   own.grad = NULL;
   own.ngrads = 0;
@@ -58,7 +57,7 @@ static void drain(void *unused) {
 
 static void make_key(void) { pthread_key_create(&at_exit, drain); }
 
-static void arm(void) {
+static void arm_thread_exit(void) {
   pthread_once(&once, make_key);
   own.armed = pthread_setspecific(at_exit, &at_exit) == 0;
 }
@@ -174,7 +173,7 @@ static void destroy(lm_node *n) {
     lm_watch_release(n->out[i].watch);
     lm_release(n->out[i].grad);
   }
-  if (!own.armed) arm();
+  if (!own.armed) arm_thread_exit();
   if (own.armed && n->block < CLASSES && own.nnodes[n->block] * n->block < KEPT / GRAIN) {
     n->next = own.node[n->block];
     own.node[n->block] = n;
@@ -269,7 +268,7 @@ void lm_grad_free(lm_grad *m) {
   }
   lm_node_release(m->node);
   lm_release(m->base);
-  if (!own.armed) arm();
+  if (!own.armed) arm_thread_exit();
   if (own.armed && own.ngrads < KEPT / (int)sizeof *m) {
     m->next = own.grad;
     own.grad = m;

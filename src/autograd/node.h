@@ -205,6 +205,8 @@ typedef struct lm_modes {
   struct lm_recompute *recompute;   /* part to which recorded nodes belong; NULL: none */
   struct lm_recompute_rerun *rerun; /* the run while a part is computed again, else NULL */
   struct lm_tape *tape;             /* recording of this thread's calls of ops (tape.h), or NULL */
+  struct lm_follower *follower;     /* who gets calls of ops by scripts (follow.h), or NULL */
+  bool is_watched;                  /* true with a tape or a follower */
 } lm_modes;
 lm_modes lm_modes_swap(lm_modes m); /* sets m; returns the earlier modes */
 extern _Thread_local lm_modes lm_modes_here;

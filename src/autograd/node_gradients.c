@@ -7,6 +7,7 @@
 #include "base/mem.h"
 #include "base/message.h"
 #include "op/check.h"
+#include "op/op_recorder.h"
 #include "op_entries.h"
 
 /* ---- checks of saved tensors: not freed, and unchanged */
@@ -99,8 +100,6 @@ static lm_status widen_results(lm_rule *r, lm_tensor **y) {
   return r->e.status;
 }
 
-static bool is_half(lm_dtype d) { return d == LM_F16 || d == LM_BF16; }
-
 static const lm_meta *argument_meta(lm_rule *r, int k) {
   static const lm_meta none;
   lm_edge e = k < r->node->nedge ? r->node->edge[k] : (lm_edge){NULL, 0};
@@ -118,8 +117,9 @@ lm_ints lm_rule_size(lm_rule *r, int k) {
 
 bool lm_rule_is_transposed(lm_rule *r, int k) { return argument_meta(r, k)->transposed; }
 
-/* Runs the row's fused kernel instead of its ops. */
-static lm_status fused(const lm_node *n, const lm_row *row, lm_tensor *g, lm_tensor **out) {
+/* Runs the row's fused kernel instead of its ops. in_place: g is not needed later, and is written if nobody else holds
+ * it. */
+static lm_status fused(const lm_node *n, const lm_row *row, lm_tensor *g, bool in_place, lm_tensor **out) {
   const lm_op *op = &lm_ops[n->op];
   lm_tensor *in[LM_MAX_TENSOR_ARGS + 2];
   double number[LM_POINTWISE_MAX_NUMBERS];
@@ -133,7 +133,8 @@ static lm_status fused(const lm_node *n, const lm_row *row, lm_tensor *g, lm_ten
   for (int i = 0; i < op->nnumber; i++) {
     number[i] = *(const double *)((const char *)n->payload + op->arg[op->ntensor + i].offset);
   }
-  return lm_pointwise_run(row->kernel, nin, in, op->nnumber ? number : NULL, NULL, out);
+  in_place = in_place && in[0] == g && !lm_ops_recorded && lm_gradient_take(g); /* recorded steps have plans */
+  return lm_pointwise_run(row->kernel, nin, in, op->nnumber ? number : NULL, in_place ? g : NULL, out);
 }
 
 static lm_status op_gradients(lm_node *n, lm_tensor *const *g, const lm_grad_request *grad_request, bool create_graph,
@@ -144,8 +145,9 @@ static lm_status op_gradients(lm_node *n, lm_tensor *const *g, const lm_grad_req
   unpacked u;
   lm_rule r = {.op = (lm_op_id)n->op, .args = n->payload, .node = n, .g = g, .y = n->result};
   const lm_dtype own = (lm_dtype)n->out[0].meta.dtype;
-  const bool half = is_half(own) && (op->widens || (create_graph && op->kind == LM_POINTWISE));
+  const bool half = lm_dtype_is_half(own) && (op->widens || (create_graph && op->kind == LM_POINTWISE));
   bool joint = false, wide = half || n->widens;
+  int last = n->nedge - 1; /* the last edge that needs a gradient */
   lm_tensor *parts[LM_MAX_OUTS] = {NULL};
   const lm_autocast mode = wide ? lm_widen_begin() : lm_autocast_get();
   lm_expr_begin(&r.e);
@@ -157,13 +159,15 @@ static lm_status op_gradients(lm_node *n, lm_tensor *const *g, const lm_grad_req
   }
   if (create_graph) TRY(unpack(n, wide ? LM_F32 : own, &r.e, &u));
   if (half) TRY(widen_results(&r, u.y));
+  while (last > 0 && !grad_request[last].wanted) last--;
   for (int k = 0; k < n->nedge; k++) {
     const lm_row *row = k < op->ntensor ? &rules->arg[k] : &rules->list;
     lm_tensor *result = NULL;
     if (!grad_request[k].wanted) continue;
     lm_tensor_set_next_out(row->kind == LM_RULE_JOINT || wide ? NULL : grad_request[k].grad_buffer); /* several ops */
     if (row->kind == LM_RULE_POINTWISE && !create_graph) {
-      TRY(fused(n, row, g[0], &gin[k]));
+      const bool in_place = k == last && !wide && !grad_request[k].grad_buffer && !lm_anomaly();
+      TRY(fused(n, row, g[0], in_place, &gin[k]));
       continue;
     }
     if (row->kind == LM_RULE_JOINT) {
@@ -180,7 +184,7 @@ static lm_status op_gradients(lm_node *n, lm_tensor *const *g, const lm_grad_req
 done:
   lm_tensor_set_next_out(NULL);
   lm_expr_end(&r.e);
-  lm_widen_end(mode);
+  if (wide) lm_autocast_set(mode);
   return status;
 }
 

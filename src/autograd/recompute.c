@@ -7,14 +7,16 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "autograd/follow.h"
 #include "autograd/record_graph.h"
 #include "base/mem.h"
 
-struct lm_recompute_rerun { /* the nodes that recomputing records, retained */
-  lm_node_list list;
+struct lm_recompute_rerun {
+  lm_node_list list; /* the nodes that recomputing records, retained */
+  uint32_t era;      /* the least era of memory that it makes */
 };
 
-static lm_status reserve(lm_node_list *l) {
+static lm_status reserve_node_list(lm_node_list *l) {
   return lm_list_grow(&l->node, &l->capacity, (size_t)l->n + 1, sizeof *l->node) ? LM_OK : LM_E_OOM;
 }
 
@@ -25,10 +27,11 @@ lm_status lm_recompute_begin(lm_hook again, const char *where, lm_recompute **ou
     if (again.release) again.release(again.ctx);
     return LM_OK;
   }
-  lm_recompute *r = lm_calloc(1, sizeof *r);
+  lm_status status = lm_leave();
+  lm_recompute *r = status == LM_OK ? lm_calloc(1, sizeof *r) : NULL;
   if (!r) {
     if (again.release) again.release(again.ctx);
-    return LM_E_OOM;
+    return status == LM_OK ? LM_E_OOM : status;
   }
   atomic_init(&r->rc, 1);
   pthread_mutex_init(&r->lock, NULL);
@@ -51,14 +54,18 @@ bool lm_recompute_is_active(void) { return lm_modes_here.recompute || lm_modes_h
 
 bool lm_recompute_is_rerun(void) { return lm_modes_here.rerun; }
 
+bool lm_recompute_is_older(const lm_tensor *t) {
+  return lm_modes_here.rerun && (int32_t)(t->storage->era - lm_modes_here.rerun->era) < 0;
+}
+
 /* ---- recording */
 
 lm_status lm_recompute_reserve(void) {
   lm_modes *modes = &lm_modes_here;
-  if (modes->rerun) NEED(reserve(&modes->rerun->list));
+  if (modes->rerun) NEED(reserve_node_list(&modes->rerun->list));
   if (!modes->recompute) return LM_OK;
   pthread_mutex_lock(&modes->recompute->lock);
-  lm_status status = reserve(&modes->recompute->list);
+  lm_status status = reserve_node_list(&modes->recompute->list);
   pthread_mutex_unlock(&modes->recompute->lock);
   return status;
 }
@@ -84,7 +91,7 @@ void lm_recompute_add_node(lm_node *n) {
 
 /* ---- recomputing */
 
-static lm_status differs(const lm_recompute *r, int i, const lm_node *was, const lm_node *is) {
+static lm_status fail_recomputed_differs(const lm_recompute *r, int i, const lm_node *was, const lm_node *is) {
   bool same_op = strcmp(lm_node_name(was), lm_node_name(is)) == 0;
   return lm_fail(LM_E_STATE, "checkpoint at %s: recomputing must run the same ops: op %d was %s, got %s", r->where,
                  i + 1, lm_node_name(was), same_op ? "the same with other shapes, dtypes or inputs" : lm_node_name(is));
@@ -123,7 +130,7 @@ static bool same_versions(const lm_node *was, const lm_node *is) {
 }
 
 /* Returns an array of the nodes that still exist, retained, NULL for the others; *n is the number that was recorded. */
-static lm_status nodes_of(lm_recompute *r, lm_node ***out, int *n) {
+static lm_status retain_nodes(lm_recompute *r, lm_node ***out, int *n) {
   pthread_mutex_lock(&r->lock);
   *n = r->list.n;
   *out = lm_calloc((size_t)*n, sizeof **out);
@@ -161,7 +168,7 @@ static lm_status hand_over(lm_recompute *r, int n, lm_node *const *was, const lm
   }
   for (int i = 0; i < n; i++) { /* before any tensor moves */
     if (!was[i]) continue;
-    if (!alike(was[i], now->node[i])) NEED(differs(r, i, was[i], now->node[i]));
+    if (!alike(was[i], now->node[i])) NEED(fail_recomputed_differs(r, i, was[i], now->node[i]));
     if (was[i]->needs_recompute && !same_versions(was[i], now->node[i])) {
       return lm_fail(LM_E_STATE,
                      "checkpoint at %s: cannot recompute: an input of %s (op %d) was changed in place since", r->where,
@@ -195,12 +202,12 @@ static lm_status rerun(lm_recompute *r) {
   lm_node **was = NULL;
   lm_tensor *unused = NULL;
   int n = 0;
-  struct lm_recompute_rerun now = {{NULL, 0, 0}};
+  struct lm_recompute_rerun now = {{NULL, 0, 0}, atomic_fetch_add(&lm_storage_era, 1) + 1};
   lm_modes before = lm_modes_swap((lm_modes){.cast = r->cast, .rerun = &now});
   status = r->again.fn(r->again.ctx, NULL, &unused);
   lm_modes_swap(before);
   if (status != LM_OK) goto done;
-  TRY(nodes_of(r, &was, &n));
+  TRY(retain_nodes(r, &was, &n));
   TRY(hand_over(r, n, was, &now.list));
   if (!r->open) { /* nodes are not needed again, and may keep graphs alive */
     if (r->again.release) r->again.release(r->again.ctx);

@@ -69,10 +69,9 @@ typedef struct lm_cast_args {
 /* Returns the dtype of the results of an op that computes half-precision tensors among these arguments in float32;
  * LM_NO_DTYPE if it computes them as they are. */
 lm_dtype lm_widened_dtype(lm_op_id op, const void *args);
-/* Make this thread's ops read half precision and return float32, from begin to end, which restores the mode. */
+/* Makes this thread's ops read half precision and return float32; returns the mode to set afterwards. */
 enum { LM_WIDENS = 1 << LM_DEVICE_KINDS }; /* a bit of lm_autocast.on beside those of device kinds */
 lm_autocast lm_widen_begin(void);
-void lm_widen_end(lm_autocast before);
 /* Casts the arguments by `rule`, and turns autocast off for the ops that the op calls. The caller calls
  * lm_autocast_args_free, also after an error. */
 lm_status lm_autocast_args(lm_op_id op, const void *args, lm_cast_rule rule, lm_cast_args *c);

@@ -3,6 +3,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 
+#include "autograd/follow.h"
 #include "autograd/node.h"
 #include "base/interned.h"
 #include "base/mem.h"
@@ -68,6 +69,9 @@ lm_status lm_tape_new(int ninputs, lm_tensor *const *inputs, lm_tape **out) {
   for (int i = 0; i < ninputs && status == LM_OK; i++) {
     status = lm_alias(inputs[i], &tape->input[i]);
     tape->ninputs += status == LM_OK;
+    if (status == LM_OK &&
+        (!lm_address_set(&tape->maker, tape->input[i], 0) || !lm_address_set(&tape->memory, inputs[i]->storage, 0)))
+      status = LM_E_OOM;
   }
   if (status == LM_OK) {
     *out = tape;
@@ -90,7 +94,8 @@ void lm_tape_free(lm_tape *tape) {
   lm_free(tape->read);
   lm_free(tape->input);
   lm_free(tape->step);
-  lm_free(tape->written);
+  lm_free(tape->maker.entry);
+  lm_free(tape->memory.entry);
   lm_free(tape);
 }
 
@@ -99,6 +104,16 @@ lm_tape *lm_tape_current(void) { return lm_modes_here.tape; }
 lm_tape *lm_tape_swap(lm_tape *tape) {
   lm_tape *before = lm_modes_here.tape;
   lm_modes_here.tape = tape;
+  lm_modes_here.is_watched = tape || lm_modes_here.follower;
+  return before;
+}
+
+lm_follower *lm_follower_current(void) { return lm_modes_here.follower; }
+
+lm_follower *lm_follower_swap(lm_follower *f) {
+  lm_follower *before = lm_modes_here.follower;
+  lm_modes_here.follower = f;
+  lm_modes_here.is_watched = f || lm_modes_here.tape;
   return before;
 }
 
@@ -111,19 +126,11 @@ void lm_tape_refuse(lm_tape *tape, const char *format, ...) {
   va_end(list);
 }
 
-bool lm_tape_writes(const lm_tape *tape, const lm_tensor *t) {
-  for (int i = 0; i < tape->nwritten; i++)
-    if (tape->written[i] == t->storage) return true;
-  return false;
-}
+bool lm_tape_writes(const lm_tape *tape, const lm_tensor *t) { return lm_address_find(&tape->memory, t->storage) == 1; }
 
 bool lm_tape_is_dynamic(const lm_tape *tape, const lm_tensor *t) {
-  for (int i = 0; i < tape->ninputs; i++)
-    if (tape->input[i] == t || tape->input[i]->storage == t->storage) return true;
-  for (int i = tape->nsteps - 1; i >= 0; i--)
-    for (int k = 0; k < LM_MAX_OUTS; k++)
-      if (tape->step[i].out[k] == t) return tape->step[i].dynamic || lm_tape_writes(tape, t);
-  return lm_tape_writes(tape, t);
+  const int maker = lm_address_find(&tape->maker, t);
+  return maker == 0 || lm_address_find(&tape->memory, t->storage) >= 0 || (maker > 0 && tape->step[maker - 1].dynamic);
 }
 
 void lm_tape_note_read(lm_tensor *t, const char *how) {
@@ -156,17 +163,17 @@ static void look_for_dynamic(void *ctx, lm_tensor **slot) {
 }
 
 static void note_write(lm_tape *tape, const lm_tensor *t) {
-  if (!t || lm_tape_writes(tape, t)) return;
-  if (!lm_list_grow(&tape->written, &tape->written_capacity, (size_t)tape->nwritten + 1, sizeof *tape->written)) {
-    lm_tape_refuse(tape, "out of memory while recording");
-    return;
-  }
-  tape->written[tape->nwritten++] = t->storage;
+  if (t && !lm_address_set(&tape->memory, t->storage, 1)) lm_tape_refuse(tape, "out of memory while recording");
 }
 
 void lm_tape_add(lm_tape *tape, lm_op_id id, const void *args, bool in_place, lm_tensor *const *out) {
   const lm_op *op = &lm_ops[id];
   void *copy = NULL;
+  if (tape->nsteps == LM_TAPE_MOST) {
+    if (!tape->is_full) lm_tape_refuse(tape, "it calls more than %d ops, the most of a recording", LM_TAPE_MOST);
+    tape->is_full = true;
+    return;
+  }
   if (lm_list_grow(&tape->step, &tape->step_capacity, (size_t)tape->nsteps + 1, sizeof *tape->step)) {
     copy = lm_args_copy(id, args);
   }
@@ -184,6 +191,11 @@ void lm_tape_add(lm_tape *tape, lm_op_id id, const void *args, bool in_place, lm
   lm_each_tensor_slot(id, copy, look_for_dynamic, &search);
   lm_tape_step *s = &tape->step[tape->nsteps];
   *s = (lm_tape_step){.op = id, .in_place = in_place, .dynamic = search.found, .line = lm_script_line(), .args = copy};
-  for (int k = 0; k < (writes_first ? 1 : op->outs); k++) s->out[k] = lm_retain(out[k]);
+  s->cast = op->kind == LM_COMP ? lm_modes_here.cast : (lm_autocast){.keeps = lm_modes_here.cast.keeps};
   tape->nsteps++;
+  for (int k = 0; k < (writes_first ? 1 : op->outs); k++) {
+    s->out[k] = lm_retain(out[k]);
+    if (out[k] && !lm_address_set(&tape->maker, out[k], tape->nsteps))
+      lm_tape_refuse(tape, "out of memory while recording");
+  }
 }

@@ -6,10 +6,14 @@
 #pragma once
 
 #include "autograd/autograd.h"
+#include "base/address_map.h"
+
+enum { LM_TAPE_MOST = 100000 }; /* steps of a tape */
 
 typedef struct lm_tape_step {
   lm_op_id op;
   bool in_place;    /* true for x:add_(…) and the like */
+  lm_autocast cast; /* the mode in which the ops that it consists of run */
   bool dynamic;     /* true if results depend on the function's inputs or on random numbers */
   const char *line; /* interned line of the script, or NULL */
   void *args;       /* the op's argument struct; its tensors, and those of its list, are retained */
@@ -17,13 +21,15 @@ typedef struct lm_tape_step {
 } lm_tape_step;
 
 typedef struct lm_tape {
-  int ninputs, nsteps, nwritten, nread, nrefusals;
-  size_t step_capacity, written_capacity, read_capacity;
+  int ninputs, nsteps, nread, nrefusals;
+  bool is_full; /* true if calls beyond LM_TAPE_MOST were left out */
+  size_t step_capacity, read_capacity;
   lm_tensor **input; /* headers of the tape, over the memory of the function's inputs */
   lm_tape_step *step;
-  lm_storage **written; /* storages that steps wrote in place; borrowed */
-  lm_tensor **read;     /* tensors that depend on no input, whose values became Lua values; retained */
-  char refusal[256];    /* sentence that says why the steps do not stand for the function; "" if they do */
+  lm_address_map maker;  /* number of the last step that returned a tensor, from 1; 0 for an input */
+  lm_address_map memory; /* 1 for a storage that steps wrote in place, else 0 for an input's */
+  lm_tensor **read;      /* tensors that depend on no input, whose values became Lua values; retained */
+  char refusal[256];     /* sentence that says why the steps do not stand for the function; "" if they do */
 } lm_tape;
 
 /* Creates a tape for a function of these inputs. The function is called with the headers in `input`, so that an input
@@ -33,7 +39,7 @@ LM_API void lm_tape_free(lm_tape *tape); /* tape may be NULL */
 /* Sets the tape that this thread's calls of ops go to, or NULL; returns the one before. */
 LM_API lm_tape *lm_tape_swap(lm_tape *tape);
 LM_API lm_tape *lm_tape_current(void);
-/* Adds a call that was made. Out of memory is noted in `refusal`. */
+/* Adds a call that was made. Out of memory, and too many steps, are noted in `refusal`. */
 void lm_tape_add(lm_tape *tape, lm_op_id op, const void *args, bool in_place, lm_tensor *const *out);
 /* Notes that the script reads the values of t as Lua values; `how` names the method. */
 LM_API void lm_tape_note_read(lm_tensor *t, const char *how);

@@ -1,6 +1,7 @@
 /* Implements requires_grad, .grad and hooks of single tensors. */
 #include <string.h>
 
+#include "autograd/follow.h"
 #include "autograd/gradients.h"
 #include "autograd/record_graph.h"
 #include "base/mem.h"
@@ -16,6 +17,7 @@ const char *lm_grad_fn_name(const lm_tensor *t) {
 lm_status lm_set_requires_grad(lm_tensor *t, bool on) {
   lm_grad *m;
   if (lm_requires_grad(t) == on) return LM_OK;
+  NEED(lm_leave());
   if (!on && !lm_is_leaf(t)) {
     return lm_fail(LM_E_STATE, "requires_grad: cannot set to false on the result of an op; use detach()");
   }
@@ -116,6 +118,7 @@ lm_status lm_watch_need(lm_tensor *t, lm_watch **out) {
 
 lm_status lm_retain_grad(lm_tensor *t) {
   lm_watch *w;
+  NEED(lm_leave());
   NEED(lm_watch_need(t, &w));
   if (!lm_is_leaf(t)) w->retain = true;
   return LM_OK;
@@ -127,6 +130,7 @@ static lm_status add_hook(lm_tensor *t, lm_hook_entry entry, int64_t *id) {
   lm_status status = LM_OK;
   lm_watch *w;
   lm_hook_entry *h = NULL;
+  TRY(lm_leave());
   TRY(lm_watch_need(t, &w));
   if (entry.after && !lm_is_leaf(t)) {
     status = lm_remedy(lm_fail_value("register_post_accumulate_grad_hook", "x", "a leaf", "the result of an op"),
@@ -256,7 +260,7 @@ lm_status lm_watch_begin(lm_watch *w, bool create_graph) {
 
 const lm_node *lm_graph_node_of(lm_tensor *t) {
   lm_edge e;
-  return lm_requires_grad(t) && lm_history(t, &e) == LM_OK ? e.node : NULL;
+  return lm_leave() == LM_OK && lm_requires_grad(t) && lm_history(t, &e) == LM_OK ? e.node : NULL;
 }
 
 lm_graph_node lm_graph_describe(const lm_node *n) {
@@ -266,3 +270,36 @@ lm_graph_node lm_graph_describe(const lm_node *n) {
 }
 
 const lm_node *lm_graph_edge(const lm_node *n, int k) { return n->edge[k].node; }
+
+/* ---- for followers */
+
+bool lm_is_plain_leaf(const lm_tensor *t) {
+  if (!lm_is_leaf(t) || !lm_requires_grad(t)) return false;
+  const lm_watch *w = t->grad->watch;
+  return !w || (!w->hooks && !w->grad_buffer && !w->orphaned);
+}
+
+static bool reaches_freed(const lm_node *n, int depth) {
+  if (n->saved_freed) return true;
+  for (int k = 0; k < n->nedge && depth > 0; k++)
+    if (n->edge[k].node && reaches_freed(n->edge[k].node, depth - 1)) return true;
+  return false;
+}
+
+bool lm_has_freed_history(const lm_tensor *t, lm_op_id *op) {
+  enum { DEPTH = 6 };
+  const lm_node *n = t->grad ? t->grad->node : NULL;
+  *op = n && n->kind == LM_NODE_OP ? n->op : LM_OP_clone;
+  return n && reaches_freed(n, DEPTH);
+}
+
+lm_status lm_set_freed_history(lm_tensor *t, lm_op_id op, int n, lm_tensor *const *leaf) {
+  LM_OWNED_NODE *node = NULL;
+  if (op == LM_OP_select || op == LM_OP_narrow || op == LM_OP_slice) op = LM_OP_clone; /* these have parts */
+  NEED(lm_node_new(LM_NODE_OP, 1, n, lm_ops[op].size, &node));
+  node->op = (int16_t)op;
+  node->saves = node->saved_freed = true;
+  for (int k = 0; k < n; k++) node->edge[k] = (lm_edge){lm_node_retain(leaf[k]->grad->node), 0};
+  lm_meta_of(t, &node->out[0].meta);
+  return lm_attach(t, (lm_edge){node, 0});
+}

@@ -50,6 +50,11 @@ static lm_status flat_zeros(lm_dtype dtype, lm_device device, const lm_view_geom
   return lm_op_run(LM_OP_zeros, &args, out);
 }
 
+static lm_status copy_into(lm_tensor *x, lm_tensor *src) {
+  LM_OWNED *same = NULL;
+  return lm_op_run(LM_OP_copy_, &(lm_copy__args){.x = x, .src = src}, &same);
+}
+
 /* Reads the view p [view's sizes] out of g [base's sizes]. */
 static lm_status extract(lm_tensor *g, const lm_view_geometry *p, lm_tensor **out) {
   LM_OWNED *flat = NULL, *whole = NULL;
@@ -60,7 +65,7 @@ static lm_status extract(lm_tensor *g, const lm_view_geometry *p, lm_tensor **ou
   } else {
     NEED(flat_zeros(g->dtype, g->device, p, &flat));
     NEED(as_base(flat, p, &whole));
-    NEED(lm_copy(g, whole));
+    NEED(copy_into(whole, g));
     NEED(as_view(flat, p, false, out));
   }
   return LM_OK;
@@ -94,7 +99,7 @@ static lm_status embed(lm_tensor *g, const lm_view_geometry *p, lm_tensor **out)
     NEED(add_up(flat, summed ? summed : g, p, &all));
     NEED(as_base(all, p, out));
   } else {
-    NEED(lm_copy(summed ? summed : g, part));
+    NEED(copy_into(part, summed ? summed : g));
     NEED(as_base(flat, p, out));
   }
   return LM_OK;

@@ -46,7 +46,7 @@ void lm_bytes_shift(lm_bytes *b, size_t n) {
   b->n = n < b->n ? b->n - n : 0;
 }
 
-static const char *take(lm_reader *r, size_t n) {
+static const char *take_bytes(lm_reader *r, size_t n) {
   if (r->failed || (size_t)(r->end - r->at) < n) {
     r->failed = true;
     return NULL;
@@ -57,7 +57,7 @@ static const char *take(lm_reader *r, size_t n) {
 }
 
 bool lm_get(lm_reader *r, void *out, size_t n) {
-  const char *at = take(r, n);
+  const char *at = take_bytes(r, n);
   if (at) {
     if (n > 0) memcpy(out, at, n);
   } else {
@@ -78,7 +78,7 @@ GET(u64, uint64_t)
 
 const char *lm_get_string(lm_reader *r, size_t *n) {
   *n = lm_get_u32(r);
-  const char *at = take(r, *n);
+  const char *at = take_bytes(r, *n);
   if (!at) *n = 0;
   return at;
 }

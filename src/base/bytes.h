@@ -17,6 +17,9 @@ typedef struct lm_bytes { /* {0} is an empty buffer */
 } lm_bytes;
 
 LM_API void lm_bytes_free(lm_bytes *b); /* frees the memory and leaves *b empty */
+/* Declares a buffer that is freed when the block ends: LM_OWNED_BYTES text = {0}. No goto may jump over the
+ * declaration. */
+#define LM_OWNED_BYTES __attribute__((cleanup(lm_bytes_free))) lm_bytes
 LM_API void lm_put(lm_bytes *b, const void *data, size_t n);
 LM_API void lm_put_u8(lm_bytes *b, uint8_t v);
 LM_API void lm_put_u32(lm_bytes *b, uint32_t v);
@@ -24,7 +27,7 @@ LM_API void lm_put_u64(lm_bytes *b, uint64_t v);
 LM_API void lm_put_string(lm_bytes *b, const char *s, size_t n);
 LM_API void lm_put_text(lm_bytes *b, const char *s); /* NULL is written as "" */
 /* Removes the first n bytes. */
-LM_API void lm_bytes_shift(lm_bytes *b, size_t n);
+void lm_bytes_shift(lm_bytes *b, size_t n);
 
 /* Returns the hash of a number, or of n bytes, combined with `hash` (LM_NO_HASH to start). Its low bits are well
  * mixed. */

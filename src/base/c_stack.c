@@ -19,10 +19,10 @@ static void read_bounds(void) {
   pthread_attr_destroy(&a);
 }
 
-static size_t below(uintptr_t here, bool all) {
+static size_t bytes_below(uintptr_t here, bool all) {
   if (high == 0) read_bounds();
   return here < low || here >= high ? SIZE_MAX : all ? high - low : here - low;
 }
 
-size_t lm_stack_left(void) { return below((uintptr_t)__builtin_frame_address(0), false); }
-size_t lm_stack_size(void) { return below((uintptr_t)__builtin_frame_address(0), true); }
+size_t lm_stack_left(void) { return bytes_below((uintptr_t)__builtin_frame_address(0), false); }
+size_t lm_stack_size(void) { return bytes_below((uintptr_t)__builtin_frame_address(0), true); }

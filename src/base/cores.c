@@ -9,7 +9,7 @@
 #include "base/descriptor.h"
 #include "base/large_array.h"
 
-static int of_affinity(void) {
+static int cores_of_affinity(void) {
   enum { MOST_CPUS = 1 << 16 };
   for (int cpus = CPU_SETSIZE; cpus <= MOST_CPUS; cpus *= 2) { /* a kernel built for more CPUs refuses a smaller set */
     cpu_set_t *set = CPU_ALLOC(cpus);
@@ -23,7 +23,7 @@ static int of_affinity(void) {
 
 /* Returns the cores' worth of time that a control group's folder grants, 0 if unlimited. Version 2 has quota and period
  * in microseconds in one file, version 1 in a file each; "max" and -1 mean no limit. */
-static double granted_by(const char *folder) {
+static double cores_granted_by(const char *folder) {
   char path[4352], text[64];
   long long quota = 0, period = 0;
   snprintf(path, sizeof path, "%s/cpu.max", folder);
@@ -46,7 +46,7 @@ static double granted_above(const char *base, char *path, double least) {
   LM_LARGE(char, folder, MAX);
   for (;;) {
     snprintf(folder, MAX, "/sys/fs/cgroup%s%s", base, path);
-    const double granted = granted_by(folder);
+    const double granted = cores_granted_by(folder);
     if (granted > 0 && granted < least) least = granted;
     char *last = strrchr(path, '/');
     if (!last) return least;
@@ -55,7 +55,7 @@ static double granted_above(const char *base, char *path, double least) {
 }
 
 /* Returns the least of `least` and all grants. Lines: "0::/job" in version 2, "3:cpu,cpuacct:/job" in version 1. */
-static double of_control_group(double least) {
+static double cores_of_control_group(double least) {
   enum { MAX = 4096 };
   LM_LARGE(char, text, MAX);
   if (!lm_read_start("/proc/self/cgroup", text, MAX)) return least;
@@ -80,8 +80,8 @@ static double of_control_group(double least) {
 }
 
 int lm_cores(void) {
-  const int cores = of_affinity();
-  const int granted = (int)of_control_group(cores);
+  const int cores = cores_of_affinity();
+  const int granted = (int)cores_of_control_group(cores);
   return granted > 0 ? granted : 1;
 }
 

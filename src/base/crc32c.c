@@ -24,7 +24,7 @@ static bool has_instruction(void) { return getauxval(AT_HWCAP) & 1 << 7; } /* HW
 static bool has_instruction(void) { return false; }
 #endif
 
-static uint32_t by_bits(uint32_t crc, const unsigned char *p, size_t n) {
+static uint32_t crc_by_bits(uint32_t crc, const unsigned char *p, size_t n) {
   for (; n > 0; n--) {
     crc ^= *p++;
     for (int i = 0; i < 8; i++) crc = crc >> 1 ^ (crc & 1 ? 0x82F63B78 : 0); /* the polynomial's bits, reversed */
@@ -78,15 +78,15 @@ CRC_TARGET static uint32_t by_lanes(uint32_t crc, const unsigned char *p) {
   return skip_lane(skip_lane(crc) ^ second) ^ third;
 }
 
-static uint32_t by_instruction(uint32_t crc, const unsigned char *p, size_t n) {
+static uint32_t crc_by_instruction(uint32_t crc, const unsigned char *p, size_t n) {
   if (n >= 3 * LANE) pthread_once(&once, fill_after_lane);
   for (; n >= 3 * LANE; p += 3 * LANE, n -= 3 * LANE) crc = by_lanes(crc, p);
   return by_words(crc, p, n);
 }
 #else
-#define by_instruction by_bits
+#define crc_by_instruction crc_by_bits
 #endif
 
 uint32_t lm_crc32c(uint32_t before, const void *data, size_t n) {
-  return ~(has_instruction() ? by_instruction : by_bits)(~before, data, n);
+  return ~(has_instruction() ? crc_by_instruction : crc_by_bits)(~before, data, n);
 }

@@ -33,6 +33,11 @@ int lm_fds_above_stdio(int code, int fd[2]) {
   return -1;
 }
 
+void lm_close_all(const int *fds, int n) {
+  for (int i = 0; i < n; i++)
+    if (fds[i] >= 0) close(fds[i]);
+}
+
 DIR *lm_opendir(const char *path) {
   int fd = lm_fd_above_stdio(open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   DIR *dir = fd < 0 ? NULL : fdopendir(fd);

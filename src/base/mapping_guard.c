@@ -41,7 +41,7 @@ static lm_mapping_guard *guard_at(const char *position) {
 }
 
 /* Maps zeros from position's page to the mapping's end, which a truncated file lacks. False if mmap fails. */
-static bool put_zeros(lm_mapping_guard *w, char *position) {
+static bool map_zeros(lm_mapping_guard *w, char *position) {
   char *from = (char *)((uintptr_t)position & ~(page - 1)), *end = atomic_load(&w->data) + w->bytes;
   void *zeros = mmap(from, (size_t)(end - from), PROT_READ | PROT_WRITE,
                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
@@ -55,7 +55,7 @@ static bool put_zeros(lm_mapping_guard *w, char *position) {
 
 static void on_bus_error(int number, siginfo_t *info, void *context) {
   lm_mapping_guard *w = info->si_code > 0 ? guard_at(info->si_addr) : NULL;
-  if (w && put_zeros(w, info->si_addr)) return;
+  if (w && map_zeros(w, info->si_addr)) return;
   if (before.sa_flags & SA_SIGINFO) {
     before.sa_sigaction(number, info, context);
   } else if (before.sa_handler != SIG_DFL && before.sa_handler != SIG_IGN) {
@@ -106,10 +106,9 @@ lm_status lm_mapping_guard_new(const char *path, char *data, size_t bytes, lm_ma
 
 void lm_mapping_guard_free(lm_mapping_guard *w) {
   if (!w) return;
-  pthread_mutex_lock(&lock);
+  LM_LOCKED(&lock);
   atomic_store(&w->data, NULL);
   count_watched(-1);
-  pthread_mutex_unlock(&lock);
 }
 
 int lm_mapping_guards(void) { return watched; }

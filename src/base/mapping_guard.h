@@ -15,7 +15,7 @@ void lm_mapping_guard_free(lm_mapping_guard *w); /* NULL is fine */
 LM_API int lm_mapping_guards(void);              /* the number of guards in use */
 
 /* Makes this thread, which begins to run a script, see only the losses from now on. */
-void lm_truncation_begin(void);
+LM_API void lm_truncation_begin(void);
 
 /* Returns lm_truncation_check's error if a system call failed with EFAULT at `position` because that memory is lost. */
 lm_status lm_truncation_check_read(const void *position);

@@ -23,20 +23,20 @@ bool lm_alloc_must_fail(void) {
   return atomic_fetch_add(&asked, 1) + 1 >= from;
 }
 
-static void *checked(void *p, size_t bytes) {
+static void *need_memory(void *p, size_t bytes) {
   if (!p) lm_fail_memory("%zu bytes", bytes);
   return p;
 }
 
-void *lm_malloc(size_t bytes) { return checked(lm_alloc_must_fail() ? NULL : malloc(bytes ? bytes : 1), bytes); }
+void *lm_malloc(size_t bytes) { return need_memory(lm_alloc_must_fail() ? NULL : malloc(bytes ? bytes : 1), bytes); }
 
 void *lm_calloc(size_t count, size_t size) {
   bool none = count == 0 || size == 0;
-  return checked(lm_alloc_must_fail() ? NULL : calloc(none ? 1 : count, none ? 1 : size), count * size);
+  return need_memory(lm_alloc_must_fail() ? NULL : calloc(none ? 1 : count, none ? 1 : size), count * size);
 }
 
 void *lm_realloc(void *p, size_t bytes) {
-  return checked(lm_alloc_must_fail() ? NULL : realloc(p, bytes ? bytes : 1), bytes);
+  return need_memory(lm_alloc_must_fail() ? NULL : realloc(p, bytes ? bytes : 1), bytes);
 }
 
 char *lm_copy_text(const char *text) {

@@ -7,7 +7,7 @@
 enum { LONGEST = 48 };
 
 /* Returns the optimal string alignment distance. */
-static int edits(const char *a, int na, const char *b, int nb) {
+static int edit_distance(const char *a, int na, const char *b, int nb) {
   int row[3][LONGEST + 1]; /* distances of a's first i characters to b's first j; rows i - 2, i - 1, i */
   for (int j = 0; j <= nb; j++) row[0][j] = j;
   for (int i = 1; i <= na; i++) {
@@ -29,7 +29,7 @@ const char *lm_nearest(const char *word, int n, const char *const *names) {
   for (int i = 0; i < n; i++) {
     int other = (int)strnlen(names[i], LONGEST + 1);
     if (other > LONGEST) continue;
-    int e = edits(word, length, names[i], other), longer = length > other ? length : other;
+    int e = edit_distance(word, length, names[i], other), longer = length > other ? length : other;
     if (e > 1 && e * 3 > longer) continue;
     if (!best || e < best_edits) best = names[i], best_edits = e;
   }

@@ -212,7 +212,7 @@ static void keep_off(worker *w, int core) {
   lm_leave_core(core);
 }
 
-static void *work(void *arg) {
+static void *run_worker(void *arg) {
   worker *w = arg;
   for (;;) {
     loop *l = await_offer(w);
@@ -246,7 +246,7 @@ static int offer(loop *l, double work_ns, int16_t *asked) {
 }
 
 /* Withdraws untaken offers and waits until the workers that took the loop are done. */
-static void join(loop *l, int n, const int16_t *asked) {
+static void join_loop(loop *l, int n, const int16_t *asked) {
   int working = 0;
   for (int k = 0; k < n; k++) {
     loop *untaken = l;
@@ -271,7 +271,7 @@ static void run_on_threads(loop *l, double work_ns) {
   int16_t asked[LM_MAX_THREADS];
   int n = offer(l, work_ns, asked);
   run_pieces(l, 0);
-  join(l, n, asked);
+  join_loop(l, n, asked);
   atomic_store_explicit(&latest_end, lm_nanoseconds(), memory_order_relaxed);
 }
 
@@ -312,11 +312,11 @@ lm_status lm_parallel(int64_t units, double work_ns, size_t scratch_bytes, lm_pa
 
 static bool start_worker(worker *w) {
   w->spin = MAX_SPIN;
-  return lm_thread_start(NULL, "lm-compute", &w->id, work, w) == LM_OK;
+  return lm_thread_start(NULL, "lm-compute", &w->id, run_worker, w) == LM_OK;
 }
 
-static void grow(int n) {
-  pthread_mutex_lock(&starting);
+static void start_workers(int n) {
+  LM_LOCKED(&starting);
   int have = 1 + atomic_load(&started);
   while (have < n && start_worker(&workers[have - 1])) atomic_store_explicit(&started, have++, memory_order_release);
   if (have < n && atomic_load(&max_granted) == 0) {
@@ -325,7 +325,6 @@ static void grow(int n) {
     lm_print_stderr("luminary: computing on %d %s, since the system does not grant %d (ulimit -u, ulimit -v)", granted,
                     granted == 1 ? "thread" : "threads", n);
   }
-  pthread_mutex_unlock(&starting);
 }
 
 int lm_num_threads(void) {
@@ -350,7 +349,7 @@ int lm_threads_for(double work_ns) {
   if (work_ns < MIN_WORK || inside) return 1;
   int all = lm_num_threads();
   if (all > 1 + atomic_load_explicit(&started, memory_order_acquire)) {
-    grow(all);
+    start_workers(all);
     all = lm_num_threads();
   }
   return work_ns / MIN_EACH < all ? (int)(work_ns / MIN_EACH) : all;

@@ -52,7 +52,7 @@ static bool is_name(const char *name) {
   return true;
 }
 
-static lm_status load(const lm_plugin_family *family, const char *name, const char *path, void **function) {
+static lm_status load_plugin(const lm_plugin_family *family, const char *name, const char *path, void **function) {
   void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
   if (!library) return lm_fail(LM_E_MISSING, "cannot load %s '%s': %s", family->noun, name, dlerror());
   *function = dlsym(library, family->function);
@@ -68,7 +68,7 @@ lm_status lm_plugin_load(const lm_plugin_family *family, const char *name, void 
     size_t n = strlen(path);
     if (n == 0) continue;
     snprintf(path + n, LM_PLUGIN_PATH - n, "/luminary_%s_%s.so", family->family, name);
-    if (access(path, F_OK) == 0) return load(family, name, path, function);
+    if (access(path, F_OK) == 0) return load_plugin(family, name, path, function);
   }
   return LM_OK;
 }
@@ -85,10 +85,9 @@ LM_MUTEX(loading);
 
 lm_status lm_load_once(_Atomic bool *loaded, lm_status (*load)(void *arg), void *arg) {
   if (atomic_load_explicit(loaded, memory_order_acquire)) return LM_OK;
-  pthread_mutex_lock(&loading);
+  LM_LOCKED(&loading);
   lm_status status = *loaded ? LM_OK : load(arg);
   if (status == LM_OK) atomic_store_explicit(loaded, true, memory_order_release);
-  pthread_mutex_unlock(&loading);
   return status;
 }
 

@@ -1,7 +1,6 @@
 #include "base/status.h"
 
 #include <ctype.h>
-#include <pthread.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,6 +10,7 @@
 #include "base/file_size_limit.h"
 #include "base/log.h"
 #include "base/message.h"
+#include "base/thread.h"
 
 enum { MESSAGE_BYTES = 1024, SIGN_BYTES = 48, ELLIPSIZE_BYTES = 200, LINE_BYTES = 4096 };
 static _Thread_local char message[MESSAGE_BYTES];
@@ -110,19 +110,17 @@ static void (*_Atomic log_function)(void *user, const char *line);
 static void *log_user;
 
 void lm_set_log(void (*log)(void *user, const char *line), void *user) {
-  pthread_mutex_lock(&log_lock);
+  LM_LOCKED(&log_lock);
   log_function = log;
   log_user = user;
-  pthread_mutex_unlock(&log_lock);
 }
 
 /* Passes the line to the function of lm_set_log; returns false if there is none. */
 static bool print_to_log(const char *line) {
   if (!log_function) return false;
-  pthread_mutex_lock(&log_lock);
+  LM_LOCKED(&log_lock);
   void (*log)(void *, const char *) = log_function;
   if (log) log(log_user, line);
-  pthread_mutex_unlock(&log_lock);
   return log != NULL;
 }
 

@@ -16,13 +16,18 @@
 
 /* Makes fork() take a mutex for its duration: the child finds the data complete and the mutex free, though it lacks the
  * thread that may have held it. For mutexes that guard short work which never forks. */
-LM_API void lm_fork_takes(pthread_mutex_t *mutex);
+LM_API void lm_lock_at_fork(pthread_mutex_t *mutex);
 
 /* Defines a static mutex that fork() takes. */
-#define LM_MUTEX(name)                                                                    \
-  static pthread_mutex_t name = PTHREAD_MUTEX_INITIALIZER;                                \
-  __attribute__((constructor)) static void name##_at_fork(void) { lm_fork_takes(&name); } \
+#define LM_MUTEX(name)                                                                      \
+  static pthread_mutex_t name = PTHREAD_MUTEX_INITIALIZER;                                  \
+  __attribute__((constructor)) static void name##_at_fork(void) { lm_lock_at_fork(&name); } \
   _Static_assert(1, "")
+
+/* Locks a mutex until the block ends. No goto may jump over the line. */
+#define LM_LOCKED(mutex) \
+  pthread_mutex_t *locked __attribute__((cleanup(lm_unlock_at), unused)) = (pthread_mutex_lock(mutex), (mutex))
+static inline void lm_unlock_at(pthread_mutex_t **mutex) { pthread_mutex_unlock(*mutex); }
 
 /* Starts a thread that blocks all signals, which are for the threads of scripts, except its own faults: the kernel
  * would end the process at a blocked one, before base/mapping_guard.h can handle it. LM_E_IO. The system's tools show
@@ -55,6 +60,12 @@ static inline struct timespec lm_timespec(double seconds) {
   if (seconds > 9e9) seconds = 9e9;
   time_t whole = (time_t)seconds;
   return (struct timespec){.tv_sec = whole, .tv_nsec = (long)((seconds - (double)whole) * 1e9)};
+}
+
+/* Sleeps for a time, less if a signal comes. */
+static inline void lm_sleep(double seconds) {
+  struct timespec time = lm_timespec(seconds);
+  nanosleep(&time, NULL);
 }
 
 static inline void lm_cond_init(pthread_cond_t *cond) {

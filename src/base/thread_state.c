@@ -3,16 +3,12 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 
-#include "base/mapping_guard.h"
 #include "base/thread.h"
 
 static _Thread_local bool script_thread;
 static _Thread_local int limit;
 
-void lm_script_thread_begin(void) {
-  script_thread = true;
-  lm_truncation_begin();
-}
+void lm_script_thread_begin(void) { script_thread = true; }
 bool lm_is_script_thread(void) { return script_thread; }
 
 int lm_busy_threads(int change) {
@@ -44,7 +40,7 @@ static void release_all(void) {
   for (int i = 0; i < count; i++) pthread_mutex_unlock(mutexes[i]);
 }
 
-void lm_fork_takes(pthread_mutex_t *mutex) {
+void lm_lock_at_fork(pthread_mutex_t *mutex) {
   if (count == sizeof mutexes / sizeof *mutexes) abort(); /* more constructors than any user's program has */
   if (count == 0) pthread_atfork(take_all, release_all, release_all);
   mutexes[count++] = mutex;

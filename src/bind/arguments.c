@@ -8,6 +8,7 @@
 #include "base/message.h"
 #include "bind/bind.h"
 #include "op_entries.h"
+#include "tensor/generator.h"
 
 static const double exact = 9007199254740992.0; /* 2^53: integers up to here are exact in a double */
 
@@ -18,8 +19,7 @@ static lm_status dead_tensor(const lm_tensor_handle *b, const char *fn, const ch
 lm_status lm_read_tensor(lua_State *L, const lm_lua *s, int i, const char *fn, const char *arg, lm_tensor **out) {
   lm_tensor_handle *b = lm_to_tensor_handle(L, s, i);
   if (!b) return lm_fail_arg(L, s, i, fn, arg, "a tensor");
-  if (!b->t) return dead_tensor(b, fn, arg);
-  *out = b->t;
+  if (!(*out = lm_tensor_of(s, b))) return lm_settling_failed(s) ? LM_E_STATE : dead_tensor(b, fn, arg);
   return LM_OK;
 }
 
@@ -68,6 +68,7 @@ lm_status lm_read_number(lua_State *L, const lm_lua *s, int i, const char *fn, c
     return LM_OK;
   }
   const lm_tensor_handle *b = lm_to_tensor_handle(L, s, i);
+  if (s->follows) NEED(lm_settle());
   if (!b || !b->t || b->t->ndim > 0) return lm_fail_arg(L, s, i, fn, arg, "a number");
   if (lm_requires_grad(b->t))
     return lm_remedy(lm_fail_value(fn, arg, "a number", "a tensor that requires grad"), "pass t:item() or t:detach()");
@@ -86,6 +87,7 @@ lm_status lm_read_int(lua_State *L, const lm_lua *s, int i, const char *fn, cons
   }
   if (lm_to_int64(L, s, i, out)) return LM_OK;
   const lm_tensor_handle *b = lm_to_tensor_handle(L, s, i);
+  if (s->follows) NEED(lm_settle());
   if (b && b->t && b->t->ndim == 0 && (b->t->dtype == LM_I64 || b->t->dtype == LM_I32)) {
     lm_note_read(L, s, b->t, fn);
     return lm_tensor_item_i64(b->t, out);
@@ -93,7 +95,7 @@ lm_status lm_read_int(lua_State *L, const lm_lua *s, int i, const char *fn, cons
   return lm_fail_arg(L, s, i, fn, arg, "an integer");
 }
 
-lm_status lm_read_bool(lua_State *L, const lm_lua *s, int i, const char *fn, const char *arg, bool *out) {
+lm_status lm_read_boolean(lua_State *L, const lm_lua *s, int i, const char *fn, const char *arg, bool *out) {
   if (lua_type(L, i) != LUA_TBOOLEAN) return lm_fail_arg(L, s, i, fn, arg, "true or false");
   *out = lua_toboolean(L, i);
   return LM_OK;
@@ -257,8 +259,9 @@ lm_status lm_read_list(lua_State *L, const lm_lua *s, int i, const char *fn, con
     bool hole = holes && !lua_toboolean(L, -1);
     if (!hole) {
       lm_tensor_handle *b = lm_to_tensor_handle(L, s, lua_gettop(L));
-      if (b && b->t) {
-        list[k] = b->t;
+      if (b && (list[k] = lm_tensor_of(s, b))) {
+      } else if (b && lm_settling_failed(s)) {
+        status = LM_E_STATE;
       } else if (b) {
         status = dead_tensor(b, fn, lm_text("%s[%zu]", arg, k + 1));
       } else {
@@ -293,6 +296,10 @@ lm_status lm_read_tensor_or_list(lua_State *L, const lm_lua *s, int i, const cha
   for (int k = 0; k < out->n; k++) lm_retain(out->v[k]);
   return LM_OK;
 }
+
+static void close_generator(void *object) { (void)object; }
+const lm_object_type lm_generator_type = {
+    "luminary.generator", sizeof(lm_generator), close_generator, "a generator", NULL, NULL};
 
 lm_status lm_read_generator(lua_State *L, const lm_lua *s, int i, const char *fn, const char *arg,
                             struct lm_generator **out) {
@@ -395,7 +402,7 @@ lm_status lm_read_arg(lua_State *L, const lm_lua *s, int i, const char *fn, cons
     case LM_ARG_I:
     case LM_ARG_I_REQ:
     case LM_ARG_I_OPT: return lm_read_int(L, s, i, fn, a->name, out);
-    case LM_ARG_B: return lm_read_bool(L, s, i, fn, a->name, out);
+    case LM_ARG_B: return lm_read_boolean(L, s, i, fn, a->name, out);
     case LM_ARG_I2: return read_pair(L, s, i, fn, a->name, out);
     case LM_ARG_PAD2: return read_padding(L, s, i, fn, a, out);
     case LM_ARG_DIM:
@@ -504,23 +511,18 @@ lm_status lm_read_call(lua_State *L, const lm_lua *s, int first, int count, cons
 NEED_ARGUMENT(number, double)
 NEED_ARGUMENT(int, int64_t)
 NEED_ARGUMENT(text, const char *)
-NEED_ARGUMENT(bool, bool)
+NEED_ARGUMENT(boolean, bool)
 NEED_ARGUMENT(dtype, lm_dtype)
+NEED_ARGUMENT(device, lm_device)
 
-const char *lm_need_string(lua_State *L, int i, const char *fn, const char *arg, size_t *n) {
-  const char *text = NULL;
-  lm_need(L, lm_read_string(L, LM_STATE(L), i, fn, arg, &text, n));
-  return text;
+lm_lua_string lm_need_string(lua_State *L, int i, const char *fn, const char *arg) {
+  lm_lua_string s = {0};
+  lm_need(L, lm_read_string(L, LM_STATE(L), i, fn, arg, &s.text, &s.n));
+  return s;
 }
 
-void lm_need_table(lua_State *L, int i, const char *fn, const char *arg) {
-  if (lua_type(L, i) != LUA_TTABLE) lm_raise_arg(L, i, fn, arg, "a table");
-}
-
-lm_device lm_need_device(lua_State *L, int i, const char *fn) {
-  lm_device device = LM_NO_DEVICE;
-  lm_need(L, lm_read_device(L, LM_STATE(L), i, fn, "device", &device));
-  return device;
+int lm_need_table(lua_State *L, int i, const char *fn, const char *arg) {
+  return lua_type(L, i) == LUA_TTABLE ? i : lm_raise_arg(L, i, fn, arg, "a table");
 }
 
 void lm_need_function(lua_State *L, int i, const char *fn, const char *before) {
@@ -557,22 +559,17 @@ double *lm_need_numbers(lua_State *L, int i, const char *fn, const char *name, i
   return out;
 }
 
-/* check_start(fn, arg, list): raises if a list that is read in Lua has an entry at 0 */
-LM_FUNCTION(check_start) {
-  const char *fn = lm_need_text(L, 1, "check_start", "fn"), *arg = lm_need_text(L, 2, fn, "arg");
-  lm_need_table(L, 3, fn, arg);
-  return lm_return(L, lm_check_start(L, 3, fn, arg), 0);
+/* Raises if a list that is read in Lua has an entry at 0 */
+LM_FUNCTION(check_start, (text, fn), (text, arg), (any, list)) {
+  return lm_return(L, lm_check_start(L, lm_need_table(L, list, fn, arg), fn, arg), 0);
 }
 
-/* describe(v): v as error messages show it */
-LM_FUNCTION(describe) { return lm_return_text(L, lm_describe_arg(L, LM_STATE(L), 1)); }
+/* Returns v as error messages show it. */
+LM_FUNCTION(describe, (any, v)) { return lm_return_text(L, lm_describe_arg(L, LM_STATE(L), v)); }
 
-/* nearest(word, list): the string of the list nearest to word, or nil if none is close */
-LM_FUNCTION(nearest) {
-  size_t bytes;
+/* Returns the string of the list nearest to word, or nil if none is close. */
+LM_FUNCTION(nearest, (string, word), (table, list)) {
   int n = 0;
-  const char *word = lm_need_string(L, 1, "nearest", "word", &bytes);
-  lm_need_table(L, 2, "nearest", "list");
   const size_t most = lua_objlen(L, 2);
   const char **names = lua_newuserdata(L, (most + 1) * sizeof *names);
   while ((size_t)n < most) { /* the list keeps the strings alive */
@@ -581,5 +578,5 @@ LM_FUNCTION(nearest) {
     names[n++] = lua_tostring(L, -1);
     lua_pop(L, 1);
   }
-  return lm_return_text(L, lm_nearest(word, n, names));
+  return lm_return_text(L, lm_nearest(word.text, n, names));
 }

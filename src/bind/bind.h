@@ -25,9 +25,9 @@
 #include <string.h>
 
 #include "autograd/autograd.h"
+#include "autograd/follow.h"
 #include "autograd/tape.h"
 #include "backend/known/device_kinds.h"
-#include "backend/known/elementwise_chain.h"
 #include "base/bytes.h"
 #include "base/clock.h"
 #include "base/interned.h"
@@ -43,7 +43,8 @@ typedef struct lm_tensor_handle {
     const char *why; /* once t is NULL: text after "this tensor", kept alive by the state's table of sites */
   };
   struct lm_tensor_handle **pprev;
-  bool hooked;       /* true if it has its own environment table, with hooks */
+  bool is_result;    /* true if it may be the result of a compiled function, without values */
+  bool hooked;       /* true if it has its own environment table, with hooks and fields */
   bool intermediate; /* true if it is in the list of a scope that is a module's call */
 } lm_tensor_handle;
 
@@ -53,14 +54,6 @@ typedef struct lm_scope {
   bool is_call; /* true for a call of one of the library's modules, whose code keeps no result that it does not spare */
 } lm_scope;
 
-/* A call of a function of lm.fuse: the ops that it has deferred, and the handles of their results. */
-typedef struct lm_fusion {
-  lm_chain *chain;
-  lm_tensor_handle *handle[LM_CHAIN_LINKS]; /* NULL once collected */
-  bool reading;                             /* true while an op reads its arguments, whose values it may not need */
-  bool waits;                               /* true if the last op was deferred */
-} lm_fusion;
-
 typedef struct lm_callbacks lm_callbacks;
 
 /* The index at which the tensors' metatable holds the metatable of lists of sizes. */
@@ -69,11 +62,13 @@ enum { LM_SIZES = 1 };
 /* The library's data of one Lua state: upvalue 1 of each of its closures; upvalue 2 is the tensors' metatable. */
 typedef struct lm_lua {
   int worlds, worlds_before; /* dist's worlds: number open, number ever opened */
+  bool follows;              /* true while a compiled function runs (autograd/follow.c) */
+  bool reads_for_op;         /* true while a call reads tensors that it passes to ops alone */
+  bool settle_failed;        /* true if the last error is that of giving results their values */
   lua_State *running;        /* the coroutine inside lm_backward, for hooks */
   lm_callbacks *callbacks;
   struct lm_callback *in_backward; /* the custom function whose backward runs */
   lm_scope *scope;
-  lm_fusion *fusion; /* NULL: ops compute at once */
   /* While a reader runs Lua code (lm_to_int64), the call may hold tensors it read before without a reference. Tensors
    * that handles release meanwhile are deferred until the next call's lm_gc_step. */
   int reader_depth, ndeferred; /* number of such readers that run; of deferred tensors */
@@ -156,21 +151,33 @@ static inline void lm_set_text(lua_State *L, const char *key, const char *value)
 }
 
 /* ---- tensor/handle.c */
-/* Computes the deferred ops (fuse.c), unless an op is reading its arguments. */
-void lm_fusion_settle(const lm_lua *s);
-/* Returns the handle at i without computing its tensor's values, which may be deferred; NULL for other values. */
-static inline lm_tensor_handle *lm_peek_tensor_handle(lua_State *L, const lm_lua *s, int i) {
+/* Returns the handle at i; NULL for other values. */
+static inline lm_tensor_handle *lm_to_tensor_handle(lua_State *L, const lm_lua *s, int i) {
   lm_tensor_handle *b = (lm_tensor_handle *)lua_touserdata(L, i);
   return b && lua_objlen(L, i) == sizeof *b && b->state == s ? b : NULL;
 }
-static inline lm_tensor_handle *lm_to_tensor_handle(lua_State *L, const lm_lua *s, int i) {
-  if (__builtin_expect(s->fusion != NULL, 0)) lm_fusion_settle(s);
-  return lm_peek_tensor_handle(L, s, i);
+/* Returns a handle's tensor, after the results of a compiled function got their values; NULL if they cannot. */
+lm_tensor *lm_settled_tensor(const lm_lua *s, lm_tensor_handle *b);
+static inline lm_tensor *lm_tensor_of(const lm_lua *s, lm_tensor_handle *b) {
+  return __builtin_expect(s->follows || b->is_result, 0) ? lm_settled_tensor(s, b) : b->t;
+}
+/* Returns true, once, if the last error is that of lm_settled_tensor. */
+static inline bool lm_settling_failed(const lm_lua *s) {
+  const bool failed = s->settle_failed;
+  ((lm_lua *)s)->settle_failed = false;
+  return failed;
 }
 /* Returns the tensor at i, borrowed; NULL for other values and dead handles. */
 static inline lm_tensor *lm_to_tensor(lua_State *L, const lm_lua *s, int i) {
   lm_tensor_handle *b = lm_to_tensor_handle(L, s, i);
-  return b ? b->t : NULL;
+  return b ? lm_tensor_of(s, b) : NULL;
+}
+/* Returns the tensor at i, which may be without values; NULL as lm_to_tensor. */
+static inline lm_tensor *lm_to_shaped(lua_State *L, lm_lua *s, int i) {
+  s->reads_for_op = true;
+  lm_tensor *t = lm_to_tensor(L, s, i);
+  s->reads_for_op = false;
+  return t;
 }
 /* Pushes an empty handle. Call it before arguments are read, since it may collect. */
 lm_tensor_handle *lm_tensor_handle_new(lua_State *L);
@@ -185,6 +192,7 @@ static inline void lm_tensor_handle_link(lm_scope *scope, lm_tensor_handle *b) {
 /* Moves the caller's reference to t into the handle, which joins the current scope. */
 static inline void lm_tensor_handle_fill(lm_lua *s, lm_tensor_handle *b, lm_tensor *t) {
   b->t = t;
+  b->is_result = s->follows;
   if (s->scope) lm_tensor_handle_link(s->scope, b);
 }
 /* Takes the handle out of its scope, which then will not drop it. */
@@ -200,9 +208,9 @@ void lm_release_deferred(lm_lua *s);
 typedef struct lm_object_type {
   const char *name; /* "luminary.event": names the type's metatable in each state's registry */
   size_t bytes;
-  void (*close)(void *object); /* called when it is collected; must allow a second call */
-  const char *noun;            /* "an event", for messages */
-  const luaL_Reg *methods;     /* NULL: none */
+  void (*close)(void *object);           /* called when it is collected; must allow a second call */
+  const char *noun;                      /* "an event", for messages */
+  const luaL_Reg *methods, *methods_end; /* NULL: none */
 } lm_object_type;
 /* Pushes an object, all zeros. Only for the library's closures, whose upvalues the type's methods get. */
 void *lm_object_new(lua_State *L, const lm_object_type *type);
@@ -214,14 +222,31 @@ void *lm_need_object(lua_State *L, int i, const lm_object_type *type, const char
 void *lm_need_held(lua_State *L, int i, const lm_object_type *type, const char *fn);
 /* Closes the object at 1 now; a Lua function without results. */
 int lm_object_close(lua_State *L, const lm_object_type *type, const char *fn);
-/* Defines a type whose objects hold one `held *`, NULL once closed, which `release` frees. */
-#define LM_HELD_TYPE(type, held, release, name, noun, methods) \
-  static void close_##type(void *object) {                     \
-    held **at = object;                                        \
-    release(*at);                                              \
-    *at = NULL;                                                \
-  }                                                            \
-  static const lm_object_type type = {name, sizeof(held *), close_##type, noun, methods}
+#define LM_UNUSED __attribute__((unused))
+/* Defines or declares the reader lm_need_KIND of arguments that LM_FUNCTION declares: of the one at i, `arg` of fn. It
+ * raises for others, and leaves the stack as it was. */
+#define LM_READER(type, kind)                                                                   \
+  LM_UNUSED static type lm_need_##kind(LM_UNUSED lua_State *L, int i, LM_UNUSED const char *fn, \
+                                       LM_UNUSED const char *arg)
+/* Defines kind##_type, whose objects hold one `held *`, NULL once closed, which `release` frees, and the reader of open
+ * ones for LM_FUNCTION. */
+#define LM_HELD_TYPE(kind, held, release, name, noun, ...)                                           \
+  static void close_##kind(void *object) {                                                           \
+    held **at = object;                                                                              \
+    release(*at);                                                                                    \
+    *at = NULL;                                                                                      \
+  }                                                                                                  \
+  static const lm_object_type kind##_type = {name, sizeof(held *), close_##kind, noun, __VA_ARGS__}; \
+  LM_READER(held *, kind) { return lm_need_held(L, i, &kind##_type, fn); }
+/* Declares the start and the end of a linker section with rows of LM_ADD. */
+#define LM_LIST(name) extern const luaL_Reg __start_##name[], __stop_##name[] __attribute__((visibility("hidden")))
+/* Defines a method of a type's objects in Lua, with arguments as LM_FUNCTION has, the object first. The linker joins
+ * them to the list lm_methods_of_KIND, which LM_METHODS_OF names for the type. */
+#define LM_OBJECT_METHOD(kind, name, who, ...)                         \
+  static int kind##_##name(lua_State *L);                              \
+  LM_ADD_TO(lm_methods_of_##kind, kind##_##name, #name, kind##_##name) \
+  LM_READS(1, kind##_##name, who, ##__VA_ARGS__)
+#define LM_METHODS_OF(kind) __start_lm_methods_of_##kind, __stop_lm_methods_of_##kind
 /* Pushes an empty buffer, which is freed when it is collected. */
 lm_bytes *lm_buffer_new(lua_State *L);
 /* Makes the object on top keep the value at i alive. */
@@ -229,7 +254,7 @@ void lm_object_keeps(lua_State *L, int i);
 
 /* ---- gc_step.c: paces Lua's collector by bytes of tensors, which it cannot see */
 void lm_gc_step(lua_State *L, lm_lua *s);
-/* Makes a collection due after a backward pass that freed its graph, since unreachable handles hold its results. */
+/* Makes a collection due before a backward pass, since unreachable handles hold results that the pass would free. */
 void lm_gc_step_hasten(lm_lua *s);
 /* Steps the collector if due. Every call that makes tensors begins with it, while its C frame owns nothing, since a
  * finalizer's error may pass through. */
@@ -237,7 +262,7 @@ static inline void lm_gc_step_if_due(lua_State *L, lm_lua *s) {
   if (s->fresh >= s->step_at) lm_gc_step(L, s);
 }
 /* Computes deferred ops and collects all garbage, after an allocation failed. */
-void lm_collect_all(lua_State *L, const lm_lua *s);
+void lm_collect_all(lua_State *L);
 /* Sets and returns scale[] of the device's kind. */
 int lm_gc_step_scale(lm_lua *s, lm_device device);
 /* Returns whether t and its storage have no other owner. */
@@ -249,7 +274,7 @@ static inline bool lm_is_only_owner(const lm_tensor *t) {
 static inline size_t lm_gc_step_weight(lm_lua *s, const lm_tensor *t) {
   int scale = s->scale[LM_DEVICE_KIND(t->device)];
   if (scale == 0) scale = lm_gc_step_scale(s, t->device);
-  size_t bytes = t->storage->bytes >> (scale - 1);
+  size_t bytes = (t->storage->data ? t->storage->bytes : lm_nbytes(t)) >> (scale - 1);
   bool cached = bytes <= s->uncached && LM_DEVICE_KIND(t->device) == LM_CPU;
   return cached || s->uncached == SIZE_MAX ? bytes : bytes / 4;
 }
@@ -296,6 +321,8 @@ bool lm_field(lua_State *L, int i, const char *name);
 /* Raises the last message at the first line outside our own Lua files; never returns. Only where the
  * C frame owns nothing. */
 int lm_raise(lua_State *L, lm_status status);
+/* Raises for more than n arguments after `self`, 1 for methods, and adds nil up to n. */
+void lm_need_no_more(lua_State *L, int n, int self, const char *fn);
 /* Raises, like lm_raise, a message made from format. */
 int lm_raise_text(lua_State *L, const char *format, ...) LM_PRINTF(2, 3);
 /* Pushes "train.lua:12: " of the first level outside our own Lua files, or "". */
@@ -308,18 +335,20 @@ int lm_pcall(lua_State *L, int nargs, int nresults);
 int lm_note_traceback(lua_State *L); /* lm_pcall's error handler */
 /* Returns whether an op has an in-place method, x:OP_(…). where has none: it would write to its condition. */
 static inline bool lm_has_in_place(const lm_op *op) { return op->kind == LM_POINTWISE && !(op->masks & 1); }
-/* The functions that call ops, which messages distinguish from others (module.c). */
+/* The functions that call ops, which messages distinguish from others; module.c sets them at load. */
 typedef struct lm_call_functions {
   lua_CFunction index, newindex, op, op_in_place, overload;
 } lm_call_functions;
-extern const lm_call_functions lm_calls;
+extern lm_call_functions lm_calls;
 /* Passes the script's line (the first level outside our own Lua files) to the core: to lm_set_where if this state has
  * an open world, to lm_set_script_line if lm_wants_lines. For calls that may wait for other ranks and, by lm_gc_step,
  * calls that make tensors. Makes no garbage. */
 void lm_note_line(lua_State *L, const lm_lua *s);
-/* Returns whether anomaly detection, a tape, a profiler or the memory history needs the script's lines. */
+/* Returns whether anomaly detection, a tape, a compiled step, a profiler or the memory history needs the script's
+ * lines. */
 static inline bool lm_wants_lines(void) {
-  return lm_anomaly() || lm_tape_current() || lm_traces(LM_TRACE_LINES | LM_TRACE_LIVE_MEMORY);
+  const lm_follower *f = lm_compiled_call_runs() ? lm_follower_current() : NULL;
+  return lm_anomaly() || lm_tape_current() || (f && f->wants_lines) || lm_traces(LM_TRACE_LINES | LM_TRACE_LIVE_MEMORY);
 }
 /* Notes on this thread's tape, if any, that the script, or a line of the library, reads t's values by the method `how`.
  */
@@ -364,14 +393,14 @@ lm_status lm_read_text(lua_State *L, const lm_lua *s, int i, const char *fn, con
 /* Reads a string that may contain NUL bytes. */
 lm_status lm_read_string(lua_State *L, const lm_lua *s, int i, const char *fn, const char *arg, const char **out,
                          size_t *n);
-lm_status lm_read_bool(lua_State *L, const lm_lua *s, int i, const char *fn, const char *arg, bool *out);
+lm_status lm_read_boolean(lua_State *L, const lm_lua *s, int i, const char *fn, const char *arg, bool *out);
 /* Reads a dim. Dims from 1 become dims from 0; negative dims, from the end, stay unchanged; 0 is an error. */
 lm_status lm_read_dim(lua_State *L, const lm_lua *s, int i, const char *fn, const char *arg, int64_t *out);
 lm_status lm_read_dtype(lua_State *L, const lm_lua *s, int i, const char *fn, const char *arg, lm_dtype *out);
 /* Reads a device: a string, or an integer as a CUDA ordinal. */
 lm_status lm_read_device(lua_State *L, const lm_lua *s, int i, const char *fn, const char *arg, lm_device *out);
 struct lm_generator;
-extern const lm_object_type lm_generator_type; /* tensor/random.c */
+extern const lm_object_type lm_generator_type;
 lm_status lm_read_generator(lua_State *L, const lm_lua *s, int i, const char *fn, const char *arg,
                             struct lm_generator **out);
 /* Reads sizes (dims false) or dims (true) from a number or a list. */
@@ -433,6 +462,7 @@ static inline int lm_return_as(lua_State *L, const char *who, lm_status status, 
 }
 static inline lm_tensor *lm_need_tensor(lua_State *L, int i, const char *fn, const char *arg) {
   lm_tensor *t = lm_to_tensor(L, LM_STATE(L), i);
+  if (!t && lm_settling_failed(LM_STATE(L))) lm_raise(L, LM_E_STATE);
   if (!t) lm_need(L, lm_read_tensor(L, LM_STATE(L), i, fn, arg, &t));
   return t;
 }
@@ -441,11 +471,22 @@ static inline lm_tensor *lm_need_tensor(lua_State *L, int i, const char *fn, con
 double lm_need_number(lua_State *L, int i, const char *fn, const char *arg);
 int64_t lm_need_int(lua_State *L, int i, const char *fn, const char *arg);
 const char *lm_need_text(lua_State *L, int i, const char *fn, const char *arg);
-const char *lm_need_string(lua_State *L, int i, const char *fn, const char *arg, size_t *n);
-void lm_need_table(lua_State *L, int i, const char *fn, const char *arg);
-bool lm_need_bool(lua_State *L, int i, const char *fn, const char *arg);
+typedef struct lm_lua_string { /* n bytes, NUL bytes included */
+  const char *text;
+  size_t n;
+} lm_lua_string;
+lm_lua_string lm_need_string(lua_State *L, int i, const char *fn, const char *arg);
+int lm_need_table(lua_State *L, int i, const char *fn, const char *arg); /* returns i */
+/* Return the position of a value that the function reads itself, and the truth of one that may be absent. */
+LM_READER(lm_tensor *, shaped) {
+  lm_tensor *t = lm_to_shaped(L, LM_STATE(L), i);
+  return t ? t : lm_need_tensor(L, i, fn, arg);
+}
+LM_READER(int, any) { return i; }
+LM_READER(bool, flag) { return lua_toboolean(L, i); }
+bool lm_need_boolean(lua_State *L, int i, const char *fn, const char *arg);
 lm_dtype lm_need_dtype(lua_State *L, int i, const char *fn, const char *arg);
-lm_device lm_need_device(lua_State *L, int i, const char *fn);
+lm_device lm_need_device(lua_State *L, int i, const char *fn, const char *arg);
 /* Raises unless the value at i is a function. `before` precedes it in the call that the message shows: "{…}, ", "". */
 void lm_need_function(lua_State *L, int i, const char *fn, const char *before);
 /* Pushes a userdata with `before` free slots, the *n strings of the list at i, and NULL; returns its array. The list
@@ -454,11 +495,8 @@ const char **lm_need_strings(lua_State *L, int i, const char *fn, const char *na
 /* Pushes a userdata with the *n numbers of the list at i; returns its array. */
 double *lm_need_numbers(lua_State *L, int i, const char *fn, const char *name, int *n);
 
-/* ---- defaults.c: returns the device at i, or the default device for nil; raises for other values */
-lm_device lm_device_or_default(lua_State *L, int i, const char *fn);
-
 /* ---- device/stream.c: returns the stream of the device at i with the number at i + 1; raises if there is none */
-lm_stream *lm_need_stream(lua_State *L, int i, const char *fn);
+lm_stream *lm_need_stream(lua_State *L, int i, const char *fn, const char *arg);
 
 /* ---- tensor/op_call.c: calls of ops */
 int lm_run_op(lua_State *L, lm_op_id id, bool in_place);
@@ -483,26 +521,6 @@ int lm_bind_scope(lua_State *L); /* upvalue 3: its body */
 int lm_bind_scope_body(lua_State *L);
 int lm_bind_call_own(lua_State *L); /* upvalue 3: the scopes' body */
 
-/* ---- tensor/fuse.c */
-/* Marks, before an op reads its arguments, that it does; returns the mark before, for lm_fusion_end. */
-static inline bool lm_fusion_begin(const lm_lua *s) {
-  bool before = s->fusion && s->fusion->reading;
-  if (s->fusion) s->fusion->reading = true;
-  return before;
-}
-/* Decides, once the op's arguments are read, if it may be deferred; else computes the deferred ops first. */
-void lm_fusion_offer(const lm_lua *s, const lm_op *op, const void *args, bool in_place);
-/* Restores the mark after the op, failed or not, and notes if it was deferred. */
-static inline void lm_fusion_end(const lm_lua *s, bool before) {
-  if (!s->fusion) return;
-  s->fusion->reading = before;
-  s->fusion->waits = lm_chain_decline(s->fusion->chain);
-}
-/* Notes the handle of the op's result, if the op was deferred. */
-void lm_fusion_note(const lm_lua *s, lm_tensor_handle *b);
-/* Removes a collected handle (handle.c) from the deferred ops' results. */
-void lm_fusion_forget(const lm_lua *s, const lm_tensor_handle *b);
-
 /* ---- tensor/index.c: x[key] and x[key] = value; key at 2, value at 3 */
 int lm_index_get(lua_State *L);
 int lm_index_set(lua_State *L);
@@ -522,17 +540,45 @@ void lm_lua_threads_at_exit(void);
 
 /* ---- functions that a file adds to the module, and to the methods of tensors */
 
-/* Defines a function of the module by its name in Lua: LM_FUNCTION(crc32) { … }. The linker joins the rows of all files
- * to one list, which module.c reads. */
-#define LM_FUNCTION(name) LM_DEFINE(lm_functions, name)
-#define LM_METHOD(name) LM_DEFINE(lm_methods, name)
-#define LM_METAMETHOD(name) LM_DEFINE(lm_metamethods, name)
-#define LM_DEFINE(list, name)           \
-  static int bind_##name(lua_State *L); \
-  LM_ADD(list, name, bind_##name)       \
-  static int bind_##name(lua_State *L)
-#define LM_ADD(list, name, function) \
-  static const luaL_Reg row_of_##name __attribute__((used, section(#list), aligned(16))) = {#name, function};
+/* Defines a function of the module by its name in Lua. The linker joins the rows of all files to one list, which
+ * module.c reads. Its arguments are declared as (KIND, NAME) or (KIND, NAME, VALUE FOR NIL), and read in that order:
+ *   LM_FUNCTION(mp_poll, (handle, h), (number, seconds)) { … }
+ * reads lm_need_handle(L, 1, "mp_poll", "h") and lm_need_number(L, 2, "mp_poll", "seconds"). The body has them as
+ * parameters of the readers' types. A function that declares none reads its arguments itself. */
+#define LM_FUNCTION(name, ...) LM_FUNCTION_AS(name, #name, ##__VA_ARGS__)
+/* Defines one whose messages have another name, that of the function which scripts call. */
+#define LM_FUNCTION_AS(name, who, ...) LM_DEFINE(lm_functions, name, 0, who, ##__VA_ARGS__)
+#define LM_METHOD(name, ...) LM_DEFINE(lm_methods, name, 1, #name, ##__VA_ARGS__)
+#define LM_METAMETHOD(name) LM_DEFINE(lm_metamethods, name, 1, NULL)
+#define LM_DEFINE(list, name, self, ...) \
+  static int bind_##name(lua_State *L);  \
+  LM_ADD(list, name, bind_##name)        \
+  LM_READS(self, bind_##name, __VA_ARGS__)
+#define LM_ADD(list, name, function) LM_ADD_TO(list, name, #name, function)
+#define LM_ADD_TO(list, row, name, function) \
+  static const luaL_Reg row_of_##row __attribute__((used, section(#list), aligned(16))) = {name, function};
+/* Defines a C function for Lua with such arguments. */
+#define LM_READS(self, function, who, ...)                                                      \
+  static inline int function##_body(LM_UNUSED lua_State *L LM_EACH(LM_PARAMETER, __VA_ARGS__)); \
+  static int function(lua_State *L) {                                                           \
+    __VA_OPT__(const char *const lm_who = who; int lm_at = 0;)                                  \
+    LM_EACH(LM_READ_PARAMETER, __VA_ARGS__)                                                     \
+    __VA_OPT__(lm_need_no_more(L, lm_at, self, lm_who);)                                        \
+    return function##_body(L LM_EACH(LM_PASS_PARAMETER, __VA_ARGS__));                          \
+  }                                                                                             \
+  static inline int function##_body(LM_UNUSED lua_State *L LM_EACH(LM_PARAMETER, __VA_ARGS__))
+#define LM_PARAMETER(kind, name, ...) , LM_UNUSED __typeof__(lm_need_##kind(NULL, 0, NULL, NULL)) name
+#define LM_READ_PARAMETER(kind, name, ...)               \
+  __typeof__(lm_need_##kind(NULL, 0, NULL, NULL)) name = \
+      (++lm_at, __VA_OPT__(lua_isnoneornil(L, lm_at) ? (__VA_ARGS__) :) lm_need_##kind(L, lm_at, lm_who, #name));
+#define LM_PASS_PARAMETER(kind, name, ...) , name
+/* Expands to `f x` for each x, at most 12: every scan expands the next LM_EACH_AGAIN. */
+#define LM_EACH(f, ...) __VA_OPT__(LM_SCAN_4(LM_SCAN_4(LM_SCAN_4(LM_EACH_STEP(f, __VA_ARGS__)))))
+#define LM_EACH_STEP(f, x, ...) f x __VA_OPT__(LM_EACH_AGAIN LM_NOTHING()()(f, __VA_ARGS__))
+#define LM_EACH_AGAIN() LM_EACH_STEP
+#define LM_NOTHING()
+#define LM_SCAN_4(...) LM_SCAN(LM_SCAN(LM_SCAN(LM_SCAN(__VA_ARGS__))))
+#define LM_SCAN(...) __VA_ARGS__
 _Static_assert(sizeof(luaL_Reg) == 16, "rows lie side by side");
 
 /* ---- autograd/callbacks.c: Lua functions that the core calls */

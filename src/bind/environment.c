@@ -1,7 +1,7 @@
 /* Adds the number of compute threads, the time, and environment variables of the process or a worker thread's script.
  *
- *   set_num_threads(n)  get_num_threads()  time()  seconds, monotonic
- *   setenv(name, value | nil)  getenv(name)   as the C library sees it
+ *   time      seconds, monotonic
+ *   getenv    a variable as the C library sees it
  */
 #include <stdlib.h>
 
@@ -17,8 +17,7 @@ static const lm_backend *need_cpu(lua_State *L) {
   return cpu;
 }
 
-LM_FUNCTION(set_num_threads) {
-  int64_t n = lm_need_int(L, 1, "set_num_threads", "n");
+LM_FUNCTION(set_num_threads, (int, n)) {
   if (n < 1 || n > LM_MAX_THREADS) return lm_raise(L, lm_fail_int("set_num_threads", "n", "from 1 to 256", n));
   need_cpu(L)->set_threads((int)n);
   return 0;
@@ -60,14 +59,13 @@ static bool push_own(lua_State *L) {
   return true;
 }
 
-LM_FUNCTION(setenv) {
-  lua_settop(L, 2);
+LM_FUNCTION(setenv, (any, key), (any, new)) {
   if (lua_type(L, 2) == LUA_TNUMBER) lua_tostring(L, 2); /* converts it in place */
   const char *name = lm_to_text(L, 1), *value = lm_to_text(L, 2);
   if (!name) return lm_raise_arg(L, 1, "setenv", "name", "a string");
   if (!lua_isnil(L, 2) && !value)
     return lm_raise_arg(L, 2, "setenv", "value", "a string, or nil to remove the variable");
-  int kind = lm_device_has_read(name);
+  int kind = lm_device_kind_that_read(name);
   if (kind >= 0)
     return lm_raise_text(L, "setenv: cannot set %s after the first use of a %s device; set it before", name,
                          lm_device_kind_name(kind));
@@ -77,8 +75,7 @@ LM_FUNCTION(setenv) {
   return 0;
 }
 
-LM_FUNCTION(getenv) {
-  const char *name = lm_need_text(L, 1, "getenv", "name");
+LM_FUNCTION(getenv, (text, name)) {
   if (lm_is_script_thread() && push_own(L)) return 1;
   return lm_return_text(L, getenv(name));
 }

@@ -9,7 +9,9 @@
 #include "distributed/group/world.h"
 #include "op/kernels.h"
 
-/* Returns whether the function's chunk is of the library or a package: its name begins with a line of `prefixes`. */
+lm_call_functions lm_calls;
+
+/* Returns true if the function's chunk is of the library or a package: its name begins with a line of `prefixes`. */
 static bool is_own(const lua_Debug *ar, const char *prefixes) {
   for (const char *end; (end = strchr(prefixes, '\n')); prefixes = end + 1) {
     if (strncmp(ar->source, prefixes, (size_t)(end - prefixes)) == 0) return true;
@@ -17,7 +19,7 @@ static bool is_own(const lua_Debug *ar, const char *prefixes) {
   return false;
 }
 
-/* Pushes and returns the prefixes for is_own. */
+/* Pushes and returns the names' beginnings, one a line, of chunks of the library and of packages. */
 static const char *push_own_files(lua_State *L) {
   lm_reg_get(L, &lm_reg_own_files);
   return lua_type(L, -1) == LUA_TSTRING ? lua_tostring(L, -1) : "";
@@ -154,15 +156,15 @@ typedef struct lookup {
   int op;               /* stack index of the function that runs; 0 if the library's line may name it */
 } lookup;
 
-/* Pops the Lua function at the top; returns whether it is the script's, or wraps one (base/class.lua: methods). */
-static bool is_scripts_function(lua_State *L, const lookup *u, int depth) {
+/* Pops the Lua function at the top; returns whether it is the script's, or one that at most `most` functions wrap. */
+static bool pop_is_scripts_function(lua_State *L, const lookup *u, int most) {
   lua_Debug ar;
   lua_pushvalue(L, -1);
   lua_getinfo(L, ">S", &ar);
   bool is = !is_own(&ar, u->prefixes);
-  for (int i = 1; depth > 0 && !is && lua_getupvalue(L, -1, i); i++) {
+  for (int i = 1; most > 0 && !is && lua_getupvalue(L, -1, i); i++) {
     if (lua_type(L, -1) == LUA_TFUNCTION && !lua_iscfunction(L, -1)) {
-      is = is_scripts_function(L, u, depth - 1);
+      is = pop_is_scripts_function(L, u, most - 1);
     } else {
       lua_pop(L, 1);
     }
@@ -184,7 +186,7 @@ static standing whose_function(lua_State *L, const lookup *u) {
       as = ANOTHER;
     } else {
       lua_pushvalue(L, -1);
-      as = is_scripts_function(L, u, 1) ? ITSELF : ANOTHER;
+      as = pop_is_scripts_function(L, u, 1) ? ITSELF : ANOTHER;
     }
   }
   lua_pop(L, 1);
@@ -274,8 +276,6 @@ static const lm_op *op_named(const char *begin, const char *end) {
   return id < 0 ? NULL : &lm_ops[id];
 }
 
-static bool is_op(const char *begin, const char *end) { return op_named(begin, end) != NULL; }
-
 /* Returns the op whose name begins the message, or NULL. *rest: the text after the first ": ". */
 static const lm_op *leading_op(const char *message, const char **rest) {
   const char *end = strstr(message, ": ");
@@ -346,7 +346,7 @@ static const char *called_name(lua_State *L, int level, const char *message, boo
   *op = renames || (as == ITSELF && (f == lm_calls.op || f == lm_calls.op_in_place || f == lm_calls.overload));
   lua_pop(L, 1);
   const char *end = strstr(message, ": ");
-  if (as == ITSELF && f && !*op && end && is_op(message, end)) return NULL; /* item(), backward(): an op's failure */
+  if (as == ITSELF && f && !*op && end && op_named(message, end)) return NULL; /* item(), backward(): an op's failure */
   return as == ANOTHER ? NULL : ar.name;
 }
 
@@ -437,6 +437,13 @@ int lm_raise_text(lua_State *L, const char *format, ...) {
   char message[1024];
   LM_WRITE_ARGS(message, sizeof message, format);
   return raise_message(L, LM_E_ARG, message);
+}
+
+void lm_need_no_more(lua_State *L, int n, int self, const char *fn) {
+  int given = lua_gettop(L);
+  while (given > n && lua_isnil(L, given)) given--;
+  if (given > n) lm_raise(L, lm_fail_too_many(fn, n - self, "argument", given - self));
+  lua_settop(L, n);
 }
 
 /* own_files(prefix): treats chunks whose names begin so as the library's; errors are raised at their callers */

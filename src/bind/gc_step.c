@@ -4,9 +4,9 @@
  * of the budget, but not before 16 MB. (A step takes longer than idle compute threads spin for work: a step before each
  * call would cost each call their wakeup.) If collecting takes more than a tenth of the time, the budget doubles; if it
  * takes almost none, it shrinks back. If a collection frees almost nothing, since a graph or the script holds the
- * results, the next one comes after twice the bytes, at most those in use. A backward pass that frees its graph makes
- * the next one due, unless its results may still be in the caches. On a device with much memory a byte counts for less:
- * even the largest budget is then at most a sixteenth of its memory.
+ * results, the next one comes after twice the bytes, at most those in use. A backward pass begins with one, unless its
+ * results may still be in the caches: it then frees what its graph saved, node by node, while gradients come. On a
+ * device with much memory a byte counts for less: even the largest budget is then at most a sixteenth of its memory.
  *
  * New results reuse the memory of collected ones. Within a budget that fits the caches, results are written there, not
  * to memory, which saves more time than collecting a small heap takes; the more, the faster the script makes results.
@@ -146,17 +146,14 @@ void lm_gc_step(lua_State *L, lm_lua *s) {
   if (s->step_at > 0 || !(s->deferred || lm_wants_lines())) s->step_at = s->collect_at;
 }
 
-void lm_collect_all(lua_State *L, const lm_lua *s) {
-  if (s->fusion) lm_chain_run(s->fusion->chain); /* the chain holds the deferred ops' tensors */
-  lua_gc(L, LUA_GCCOLLECT, 0);
-}
+void lm_collect_all(lua_State *L) { lua_gc(L, LUA_GCCOLLECT, 0); }
 
 static lm_status attempt(lua_State *L, lm_lua *s, lm_retried_call f, void *arg) {
   int top = lua_gettop(L);
   lm_status status = f(L, s, arg);
   if (status != LM_E_OOM) return status;
   lua_settop(L, top);
-  lm_collect_all(L, s);
+  lm_collect_all(L);
   return f(L, s, arg);
 }
 

@@ -27,6 +27,8 @@ int lm_bind_host_call(lua_State *L) {
   lm_host_call *c = lua_touserdata(L, 1);
   const int given = lua_gettop(L);
   luaL_checkstack(L, given + 2 * c->n + 16, "too many tensors");
+  lm_need(L, lm_leave());
+  lm_follower *follower = lm_follower_swap(NULL); /* a compiled function of another state of this thread */
   for (int i = 0; i < c->n; i++) {
     lm_tensor_handle *b = lm_tensor_handle_new(L); /* raises when memory has run out, before there is a reference */
     lm_tensor_handle_fill(s, b, lm_retain(c->in[i]));
@@ -34,6 +36,7 @@ int lm_bind_host_call(lua_State *L) {
   const int top = lua_gettop(L);
   for (int i = 2; i <= top; i++) lua_pushvalue(L, i);
   const int code = lua_pcall(L, top - 2, LUA_MULTRET, 0);
+  lm_follower_swap(follower);
   c->count = code == 0 ? lua_gettop(L) - top : 0;
   if (code != 0) {
     note_error(L, c, code);

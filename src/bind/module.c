@@ -13,7 +13,9 @@ const char lm_reg_sites, lm_reg_weak, lm_reg_strong, lm_reg_error, lm_reg_protec
     lm_reg_module, lm_reg_ported;
 static const char lm_reg_anchor;
 
-const lm_call_functions lm_calls = {lm_bind_index, lm_bind_newindex, lm_bind_op, lm_bind_op_in_place, lm_bind_overload};
+__attribute__((constructor)) static void set_calls(void) {
+  lm_calls = (lm_call_functions){lm_bind_index, lm_bind_newindex, lm_bind_op, lm_bind_op_in_place, lm_bind_overload};
+}
 
 /* Returns the one address that this state has for a name, valid as long as the state lives. */
 static const char *intern(lua_State *L, const char *name) {
@@ -80,11 +82,9 @@ static void set_function(lua_State *L, int table, const char *name, lua_CFunctio
   lua_setfield(L, table, name);
 }
 
-/* The start and the end of a linker section with LM_DEFINE's rows. */
-#define LIST(name) extern const luaL_Reg __start_##name[], __stop_##name[] __attribute__((visibility("hidden")))
-LIST(lm_functions);
-LIST(lm_methods);
-LIST(lm_metamethods);
+LM_LIST(lm_functions);
+LM_LIST(lm_methods);
+LM_LIST(lm_metamethods);
 
 static void set_functions(lua_State *L, int table, const luaL_Reg *row, const luaL_Reg *end) {
   for (; row < end; row++) set_function(L, table, row->name, row->func);

@@ -140,7 +140,7 @@ static lm_tensor *ids_of(lm_op_id id, const void *args, int64_t *size) {
   return seen ? ids : NULL;
 }
 
-/* Adds r to the range of this line of the script for the function; returns the sum. */
+/* Widens by r the range of the ids that the script's current line has passed to `fn`; returns the widened range. */
 static range add_to_line(lua_State *L, const char *fn, range r) {
   int top = lua_gettop(L);
   luaL_checkstack(L, 8, "ids");

@@ -9,9 +9,9 @@ static int collect(lua_State *L) {
   return 0;
 }
 
-static void push_methods(lua_State *L, const luaL_Reg *methods) {
+static void push_methods(lua_State *L, const luaL_Reg *methods, const luaL_Reg *end) {
   lua_newtable(L);
-  for (; methods->name; methods++) {
+  for (; methods < end; methods++) {
     lua_pushvalue(L, lua_upvalueindex(1));
     lua_pushvalue(L, lua_upvalueindex(2));
     lua_pushcclosure(L, methods->func, 2);
@@ -29,7 +29,7 @@ void *lm_object_new(lua_State *L, const lm_object_type *type) {
     lua_setfield(L, -2, "__gc");
     lua_pushstring(L, type->name);
     lua_setfield(L, -2, "__metatable");
-    if (type->methods) push_methods(L, type->methods);
+    if (type->methods) push_methods(L, type->methods, type->methods_end);
   }
   lua_setmetatable(L, -2);
   return object;
@@ -64,7 +64,7 @@ int lm_object_close(lua_State *L, const lm_object_type *type, const char *fn) {
 static void close_buffer(void *object) { lm_bytes_free(object); }
 
 lm_bytes *lm_buffer_new(lua_State *L) {
-  static const lm_object_type type = {"luminary.buffer", sizeof(lm_bytes), close_buffer, NULL, NULL};
+  static const lm_object_type type = {"luminary.buffer", sizeof(lm_bytes), close_buffer, NULL, NULL, NULL};
   return lm_object_new(L, &type);
 }
 

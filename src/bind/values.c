@@ -130,7 +130,7 @@ const char *lm_describe_arg(lua_State *L, const lm_lua *s, int i) {
       return text;
     case LUA_TSTRING: return describe_string(L, i, text, sizeof text);
     case LUA_TUSERDATA:
-      b = lm_peek_tensor_handle(L, s, i); /* peeks: the tensor's values may stay deferred */
+      b = lm_to_tensor_handle(L, s, i);
       if (!b) return "a userdata";
       if (!b->t) return "a freed tensor";
       snprintf(text, sizeof text, "a tensor %s", lm_shape_of(b->t));
@@ -170,6 +170,7 @@ const char *lm_equality_hint(int type) {
 }
 
 lm_status lm_fail_arg(lua_State *L, const lm_lua *s, int i, const char *fn, const char *arg, const char *bound) {
+  if (lm_settling_failed(s)) return LM_E_STATE;
   int type = lua_type(L, i);
   const char *hint = lm_dot_hint(L, fn, arg, type);
   if (!*hint && strstr(bound, "tensor")) hint = lm_equality_hint(type);

@@ -97,8 +97,8 @@ LM_FUNCTION(set_warnings) {
 }
 
 /* warn(text [, name]): shows a warning once for each line and name */
-LM_FUNCTION(warn) {
-  lm_warn("%s", lm_need_text(L, 1, "warn", "message"));
-  lm_show_warning_of(L, lua_isnoneornil(L, 2) ? "" : lm_need_text(L, 2, "warn", "name"));
+LM_FUNCTION(warn, (text, message), (text, name, "")) {
+  lm_warn("%s", message);
+  lm_show_warning_of(L, name);
   return 0;
 }

@@ -1,7 +1,7 @@
 /* Loads, runs, trains and saves models for C programs, by the functions of lua/luminary/c_interface.lua. */
-#include <stdlib.h>
 #include <string.h>
 
+#include "base/mem.h"
 #include "base/message.h"
 #include "c_interface/session.h"
 
@@ -52,7 +52,7 @@ static int call_body(lua_State *L) {
 
 static lum_session *session_of(const lum_model *m) { return m ? m->session : NULL; }
 
-static lum_status call(lum_model *m, model_call *c) {
+static lum_status call_model(lum_model *m, model_call *c) {
   c->model = m;
   return lm_session_call(session_of(m), call_body, c, &c->host);
 }
@@ -68,19 +68,19 @@ lum_status lum_model_load(lum_session *session, const char *path, const lum_mode
   if (options && options->size == 0) {
     return lm_noted(session, lm_fail_int("model", "options->size", "set by LUM_MODEL_OPTIONS", 0));
   }
-  lum_model *m = malloc(sizeof *m);
+  lum_model *m = lm_malloc(sizeof *m);
   if (!m) return lm_note(session, LM_E_OOM, "out of memory");
   *m = (lum_model){session, LUA_NOREF};
   model_call c = {.function = "load",
                   .then = then_keep,
                   .texts = 3,
                   .text = {path, LM_OPTION(options, weights), LM_OPTION(options, device)}};
-  lum_status status = call(m, &c);
+  lum_status status = call_model(m, &c);
   if (status == LUM_OK) {
     atomic_fetch_add(&session->references, 1);
     *out = m;
   } else {
-    free(m);
+    lm_free(m);
   }
   return status;
 }
@@ -95,7 +95,7 @@ void lum_model_free(lum_model *model) {
   if (!model) return;
   lm_session_call(model->session, forget, model, NULL);
   lm_session_release(model->session);
-  free(model);
+  lm_free(model);
 }
 
 /* ---- running */
@@ -129,7 +129,7 @@ static lum_status call_with(lum_model *m, model_call c, size_t n, lum_tensor *co
   c.host.in = (lm_tensor *const *)inputs;
   c.host.capacity = (int)capacity;
   c.host.out = outputs ? (lm_tensor **)outputs : &none;
-  lum_status result = call(m, &c);
+  lum_status result = call_model(m, &c);
   if (count) *count = (size_t)c.host.count;
   return result;
 }
@@ -176,13 +176,13 @@ static void then_info(lua_State *L, model_call *c) {
 
 static lum_status get_info(const lum_model *m, const char *which, int i, lum_value_info *info, int *count) {
   model_call c = {.function = "info", .then = then_info, .texts = 1, .text = {which}, .i = i + 1, .info = info};
-  lum_status status = call((lum_model *)m, &c);
+  lum_status status = call_model((lum_model *)m, &c);
   *count = c.count;
   if (status != LUM_OK || (i >= 0 && i < c.count)) return status;
   return lm_noted(m->session, lm_fail_int("model", "i", lm_text("from 0 to %d", c.count - 1), i));
 }
 
-static lum_status describe(const lum_model *m, const char *which, int i, lum_value_info *info) {
+static lum_status describe_value(const lum_model *m, const char *which, int i, lum_value_info *info) {
   if (!info) return lm_noted(session_of(m), lm_given("info", info));
   if (info->size == 0) {
     return lm_noted(session_of(m), lm_fail_int("model", "info->size", "set by LUM_VALUE_INFO", 0));
@@ -198,10 +198,10 @@ static int get_count(const lum_model *m, const char *which) {
 int lum_model_input_count(const lum_model *model) { return get_count(model, "inputs"); }
 int lum_model_output_count(const lum_model *model) { return get_count(model, "outputs"); }
 lum_status lum_model_input(const lum_model *model, int i, lum_value_info *info) {
-  return describe(model, "inputs", i, info);
+  return describe_value(model, "inputs", i, info);
 }
 lum_status lum_model_output(const lum_model *model, int i, lum_value_info *info) {
-  return describe(model, "outputs", i, info);
+  return describe_value(model, "outputs", i, info);
 }
 
 static lum_status call_with_text(lum_model *m, const char *function, const char *text, lum_tensor **out) {

@@ -10,8 +10,10 @@
 #include <unistd.h>
 
 #include "base/environment_variable.h"
+#include "base/mem.h"
 #include "base/message.h"
 #include "base/plugin.h"
+#include "base/thread.h"
 #include "device/alloc.h"
 #include "device/driver.h"
 
@@ -41,9 +43,8 @@ lm_status lm_given(const char *name, const void *argument) {
 const char *lum_message(const lum_session *session) {
   if (!session || session == last.session) return last.text;
   lum_session *s = (lum_session *)session; /* its lock is not what the caller promises not to change */
-  pthread_mutex_lock(&s->note_lock);
+  LM_LOCKED(&s->note_lock);
   memcpy(last.other, s->message, sizeof last.other);
-  pthread_mutex_unlock(&s->note_lock);
   return last.other;
 }
 
@@ -79,7 +80,7 @@ void lm_session_release(lum_session *s) {
   lua_close(s->L);
   pthread_mutex_destroy(&s->lock);
   pthread_mutex_destroy(&s->note_lock);
-  free(s);
+  lm_free(s);
 }
 
 void lum_session_free(lum_session *session) {
@@ -112,7 +113,7 @@ static bool find_above(char *above, char folder[FOLDER_BYTES]) {
   return false;
 }
 
-/* Finds it above the library's file, whose path may have links (/lib, of /usr/lib), or above its name. */
+/* Finds Luminary's Lua files above this library's own, first with links resolved: /lib may be a link to /usr/lib. */
 static __attribute__((noinline)) bool find_lua_folder(char folder[FOLDER_BYTES]) {
   Dl_info self;
   char name[LM_PLUGIN_PATH];
@@ -184,9 +185,9 @@ lum_status lum_session_new(const lum_session_options *options, lum_session **out
     return lm_note(NULL, LM_E_MISSING,
                    "cannot find luminary/init.lua beside the library; set LM_LUA_FOLDER to the folder that has it");
   }
-  lum_session *s = calloc(1, sizeof *s);
+  lum_session *s = lm_calloc(1, sizeof *s);
   if (!s || !(s->L = luaL_newstate())) {
-    free(s);
+    lm_free(s);
     return lm_note(NULL, LM_E_OOM, "out of memory for a Lua state");
   }
   pthread_mutexattr_t checked;

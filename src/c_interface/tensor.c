@@ -29,7 +29,7 @@ lum_status lum_dtype_find(const char *name, lum_dtype *out) {
 /* ---- making */
 
 /* lm_tensor and lum_tensor are one object, under the name of each side. */
-static lm_tensor *of(const lum_tensor *t) { return (lm_tensor *)t; }
+static lm_tensor *unwrap(const lum_tensor *t) { return (lm_tensor *)t; }
 
 /* Stores the result t of a function, or releases it where the caller has no place for it. */
 static lum_status return_tensor(lm_status status, lm_tensor *t, lum_tensor **out) {
@@ -49,7 +49,7 @@ static lm_status check_dims(lum_dtype dtype, int ndim, const int64_t *shape) {
 }
 
 /* Makes a tensor with these sizes and strides over the memory. Calls release before it returns a failure. */
-static lm_status over_memory(lm_dtype dtype, int ndim, const int64_t *shape, const int64_t *strides, void *data,
+static lm_status wrap_memory(lm_dtype dtype, int ndim, const int64_t *shape, const int64_t *strides, void *data,
                              size_t bytes, void (*release)(void *), void *user, lm_tensor **out) {
   const lm_device cpu = LM_DEVICE(LM_CPU, 0);
   const int64_t elements = (int64_t)(bytes / lm_dtype_size(dtype));
@@ -68,7 +68,7 @@ lum_status lum_tensor_from_memory(lum_dtype dtype, int ndim, const int64_t *shap
   lm_status status = check_dims(dtype, ndim, shape);
   if (status == LM_OK && !data && bytes > 0) status = lm_fail(LM_E_ARG, "tensor: data must not be NULL");
   if (status == LM_OK) {
-    status = over_memory((lm_dtype)dtype, ndim, shape, strides, data, bytes, release, user, &t);
+    status = wrap_memory((lm_dtype)dtype, ndim, shape, strides, data, bytes, release, user, &t);
   } else {
     release(user);
   }
@@ -81,7 +81,7 @@ lm_status lm_named_device(const char *name, lm_device *out) {
 }
 
 /* Returns a contiguous tensor with the dtype and device: t itself, with a reference more, if it has them. */
-static lm_status converted(lm_tensor *t, lm_dtype dtype, lm_device device, lm_tensor **out) {
+static lm_status convert_tensor(lm_tensor *t, lm_dtype dtype, lm_device device, lm_tensor **out) {
   if (t->dtype == dtype && t->device == device && lm_is_contiguous(t)) {
     *out = lm_retain(t);
     return LM_OK;
@@ -102,46 +102,46 @@ lum_status lum_tensor_new(lum_dtype dtype, int ndim, const int64_t *shape, const
   TRY(lm_named_device(device, &where));
   TRY(lm_tensor_empty((lm_dtype)dtype, LM_DEVICE(LM_CPU, 0), ndim, shape, LM_CONTIGUOUS, &zeros));
   if (zeros->numel > 0) memset(zeros->data, 0, lm_nbytes(zeros));
-  TRY(converted(zeros, (lm_dtype)dtype, where, &t));
+  TRY(convert_tensor(zeros, (lm_dtype)dtype, where, &t));
 done:
   lm_release(zeros);
   return return_tensor(status, t, out);
 }
 
 lum_tensor *lum_tensor_retain(lum_tensor *tensor) {
-  lm_retain(of(tensor));
+  lm_retain(unwrap(tensor));
   return tensor;
 }
 
-void lum_tensor_free(lum_tensor *tensor) { lm_release(of(tensor)); }
+void lum_tensor_free(lum_tensor *tensor) { lm_release(unwrap(tensor)); }
 
 /* ---- reading */
 
-lum_dtype lum_tensor_dtype(const lum_tensor *tensor) { return (lum_dtype)of(tensor)->dtype; }
-int lum_tensor_ndim(const lum_tensor *tensor) { return of(tensor)->ndim; }
-const int64_t *lum_tensor_shape(const lum_tensor *tensor) { return of(tensor)->size; }
-const int64_t *lum_tensor_strides(const lum_tensor *tensor) { return of(tensor)->stride; }
-int64_t lum_tensor_numel(const lum_tensor *tensor) { return of(tensor)->numel; }
-size_t lum_tensor_bytes(const lum_tensor *tensor) { return lm_nbytes(of(tensor)); }
-const char *lum_tensor_device(const lum_tensor *tensor) { return lm_device_name(of(tensor)->device); }
-int lum_tensor_is_contiguous(const lum_tensor *tensor) { return lm_is_contiguous(of(tensor)); }
+lum_dtype lum_tensor_dtype(const lum_tensor *tensor) { return (lum_dtype)unwrap(tensor)->dtype; }
+int lum_tensor_ndim(const lum_tensor *tensor) { return unwrap(tensor)->ndim; }
+const int64_t *lum_tensor_shape(const lum_tensor *tensor) { return unwrap(tensor)->size; }
+const int64_t *lum_tensor_strides(const lum_tensor *tensor) { return unwrap(tensor)->stride; }
+int64_t lum_tensor_numel(const lum_tensor *tensor) { return unwrap(tensor)->numel; }
+size_t lum_tensor_bytes(const lum_tensor *tensor) { return lm_nbytes(unwrap(tensor)); }
+const char *lum_tensor_device(const lum_tensor *tensor) { return lm_device_name(unwrap(tensor)->device); }
+int lum_tensor_is_contiguous(const lum_tensor *tensor) { return lm_is_contiguous(unwrap(tensor)); }
 
 void *lum_tensor_data(const lum_tensor *tensor) {
-  return LM_DEVICE_KIND(of(tensor)->device) == LM_CPU ? of(tensor)->data : NULL;
+  return LM_DEVICE_KIND(unwrap(tensor)->device) == LM_CPU ? unwrap(tensor)->data : NULL;
 }
 
 lum_status lum_tensor_to(lum_tensor *tensor, lum_dtype dtype, const char *device, lum_tensor **out) {
-  lm_tensor *t = of(tensor), *result = NULL;
+  lm_tensor *t = unwrap(tensor), *result = NULL;
   lm_device where = t ? t->device : LM_DEVICE(LM_CPU, 0);
   lm_status status = lm_given("tensor", t);
   if (status == LM_OK && dtype != LUM_NO_DTYPE) status = check_dims(dtype, 0, NULL);
   if (status == LM_OK && device) status = lm_named_device(device, &where);
-  if (status == LM_OK) status = converted(t, dtype == LUM_NO_DTYPE ? t->dtype : (lm_dtype)dtype, where, &result);
+  if (status == LM_OK) status = convert_tensor(t, dtype == LUM_NO_DTYPE ? t->dtype : (lm_dtype)dtype, where, &result);
   return return_tensor(status, result, out);
 }
 
 /* Copies between a tensor and the caller's memory. */
-static lum_status copied(const char *name, lm_tensor *t, void *memory, size_t bytes, bool into_tensor) {
+static lum_status copy_bytes(const char *name, lm_tensor *t, void *memory, size_t bytes, bool into_tensor) {
   lm_tensor *other = NULL;
   lm_status status;
   if (!t) {
@@ -153,7 +153,7 @@ static lum_status copied(const char *name, lm_tensor *t, void *memory, size_t by
   } else if (!memory && bytes > 0) {
     status = lm_fail_value(name, "memory", "an address", "NULL");
   } else {
-    status = over_memory(t->dtype, t->ndim, t->size, NULL, memory, bytes, do_nothing, NULL, &other);
+    status = wrap_memory(t->dtype, t->ndim, t->size, NULL, memory, bytes, do_nothing, NULL, &other);
   }
   if (status == LM_OK) status = into_tensor ? lm_copy(other, t) : lm_copy(t, other);
   if (status == LM_OK && into_tensor) lm_bump(t, -1);
@@ -162,19 +162,19 @@ static lum_status copied(const char *name, lm_tensor *t, void *memory, size_t by
 }
 
 lum_status lum_tensor_read(const lum_tensor *tensor, void *to, size_t bytes) {
-  return copied("lum_tensor_read", of(tensor), to, bytes, false);
+  return copy_bytes("lum_tensor_read", unwrap(tensor), to, bytes, false);
 }
 
 lum_status lum_tensor_write(lum_tensor *tensor, const void *from, size_t bytes) {
-  return copied("lum_tensor_write", of(tensor), (void *)from, bytes, true);
+  return copy_bytes("lum_tensor_write", unwrap(tensor), (void *)from, bytes, true);
 }
 
 lum_status lum_tensor_item(const lum_tensor *tensor, double *out) {
   if (out) *out = 0;
   lm_status status = lm_given(tensor ? "out" : "tensor", tensor ? out : NULL);
   if (status != LM_OK) return lm_noted(NULL, status);
-  if (of(tensor)->numel != 1) {
-    return lm_noted(NULL, lm_fail_shape("lum_tensor_item", "tensor", "one element", lm_shape_of(of(tensor))));
+  if (unwrap(tensor)->numel != 1) {
+    return lm_noted(NULL, lm_fail_shape("lum_tensor_item", "tensor", "one element", lm_shape_of(unwrap(tensor))));
   }
-  return lm_noted(NULL, lm_tensor_item_f64(of(tensor), out));
+  return lm_noted(NULL, lm_tensor_item_f64(unwrap(tensor), out));
 }

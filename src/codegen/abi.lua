@@ -6,7 +6,7 @@ local source, out = arg[1], arg[2]
 package.path = source .. "/src/codegen/?.lua;" .. package.path
 local text = require "text"
 
-local function find(name)
+local function find_header(name)
   for _, folder in ipairs {source .. "/src", source .. "/kernels", out} do
     local file = io.open(folder .. "/" .. name)
     if file then
@@ -18,11 +18,11 @@ local function find(name)
 end
 
 -- Appends a header's text to parts, after the headers that it includes, each once.
-local function gather(name, seen, parts)
+local function gather_headers(name, seen, parts)
   if seen[name] or name:find "^abi_" then return parts end
   seen[name] = true
-  local whole = text.read(find(name)):gsub("/%*.-%*/", " "):gsub("//[^\n]*", " ")
-  for included in whole:gmatch('#include "([^"]+)"') do gather(included, seen, parts) end
+  local whole = text.read(find_header(name)):gsub("/%*.-%*/", " "):gsub("//[^\n]*", " ")
+  for included in whole:gmatch('#include "([^"]+)"') do gather_headers(included, seen, parts) end
   parts[#parts + 1] = whole:gsub("%s+", " ")
   return parts
 end
@@ -35,7 +35,7 @@ end
 
 local tables = {{"DRIVER", "device/driver.h"}, {"BACKEND", "op/backend.h"}, {"GROUP", "distributed/group/backend.h"}}
 for _, row in ipairs(tables) do
-  local number = ("enum { LM_%s_ABI = %d }; /* %s */\n"):format(row[1], hash(gather(row[2], {}, {})), row[2])
+  local number = ("enum { LM_%s_ABI = %d }; /* %s */\n"):format(row[1], hash(gather_headers(row[2], {}, {})), row[2])
   text.write(("%s/abi_%s.h"):format(out, row[1]:lower()),
     "/* Written by src/codegen/abi.lua. */\n#pragma once\n\n" .. number)
 end

@@ -133,7 +133,7 @@ end
 --- Returns a tree as C over numbers. leaf(part, show) returns the C of names, calls and parts that are not numeric.
 function formula.c(tree, leaf)
   local show
-  local function test(part, lowest)
+  local function emit_test(part, lowest)
     if formula.is_test(part) then return show(part, lowest) end
     return show({"!=", part, {"number", "0"}}, lowest)
   end
@@ -144,9 +144,9 @@ function formula.c(tree, leaf)
       if kind == "number" then
         text = part[2]:find("[.eE]") and ("K(%s)"):format(part[2]) or part[2]
       elseif kind == "?" then
-        text, place = ("%s ? %s : %s"):format(test(part[2], 2), show(part[3], 2), show(part[4], 1)), 1
+        text, place = ("%s ? %s : %s"):format(emit_test(part[2], 2), show(part[3], 2), show(part[4], 1)), 1
       elseif kind == "&&" or kind == "||" then -- both sides are computed, so that loops vectorize
-        text, place = ("(%s) %s (%s)"):format(test(part[2], 0), kind:sub(1, 1), test(part[3], 0)), 1
+        text, place = ("(%s) %s (%s)"):format(emit_test(part[2], 0), kind:sub(1, 1), emit_test(part[3], 0)), 1
       elseif kind == "!" then
         return show({"==", part[2], {"number", "0"}}, lowest)
       elseif unary[kind] and #part == 2 then

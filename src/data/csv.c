@@ -18,7 +18,7 @@ enum { NS_A_BYTE = 5 };
 static bool is_end(char c) { return c == '\n' || c == '\r'; }
 
 lm_status lm_csv_rows(const lm_csv *c, lm_tensor **starts) {
-  lm_bytes found = {0};
+  LM_OWNED_BYTES found = {0};
   const char *p = c->text, *end = p + c->n;
   if (c->n >= 3 && memcmp(p, "\xef\xbb\xbf", 3) == 0) p += 3; /* UTF-8's byte order mark */
   const char *quote = p;
@@ -46,9 +46,7 @@ lm_status lm_csv_rows(const lm_csv *c, lm_tensor **starts) {
     }
   }
   lm_put_u64(&found, (uint64_t)c->n);
-  lm_status status = lm_tensor_of_bytes(c->path, &found, LM_I64, 1, starts);
-  lm_bytes_free(&found);
-  return status;
+  return lm_tensor_of_bytes(c->path, &found, LM_I64, 1, starts);
 }
 
 typedef struct field {
@@ -125,7 +123,7 @@ lm_status lm_csv_fields(const lm_csv *c, int64_t from, int64_t to, lm_bytes *out
 
 /* ---- numbers */
 
-static bool by_library(const char *p, const char *end, double *out) {
+static bool parse_by_strtod(const char *p, const char *end, double *out) {
   LM_PLAIN_NUMBERS(locale);
   char text[128], *stop;
   if (end - p >= (ptrdiff_t)sizeof text) return false;
@@ -139,7 +137,7 @@ static bool is_word(const char *p, const char *end, const char *word) {
   return (size_t)(end - p) == strlen(word) && memcmp(p, word, (size_t)(end - p)) == 0;
 }
 
-static void trim(const char **p, const char **end) {
+static void trim_field(const char **p, const char **end) {
   while (*p < *end && (**p == ' ' || **p == '\t')) ++*p;
   while (*p < *end && ((*end)[-1] == ' ' || (*end)[-1] == '\t')) --*end;
 }
@@ -149,7 +147,7 @@ static void trim(const char **p, const char **end) {
 static bool read_number(const char *p, const char *end, double *out) {
   static const double ten[] = {1e0,  1e1,  1e2,  1e3,  1e4,  1e5,  1e6,  1e7,  1e8,  1e9,  1e10, 1e11,
                                1e12, 1e13, 1e14, 1e15, 1e16, 1e17, 1e18, 1e19, 1e20, 1e21, 1e22};
-  trim(&p, &end);
+  trim_field(&p, &end);
   const char *from = p;
   bool negative = p < end && *p == '-';
   if (p < end && (*p == '-' || *p == '+')) p++;
@@ -183,7 +181,7 @@ static bool read_number(const char *p, const char *end, double *out) {
   }
   if (p != end) return false;
   if (significant > 15 || power > 22 || power < -22) {
-    if (!by_library(from, end, out)) return false;
+    if (!parse_by_strtod(from, end, out)) return false;
   } else {
     *out = power < 0 ? (double)v / ten[-power] : (double)v * ten[power];
     if (negative) *out = -*out;
@@ -194,7 +192,7 @@ static bool read_number(const char *p, const char *end, double *out) {
 
 static bool is_missing(const char *p, const char *end) {
   static const char *const words[] = {"", "NA", "N/A", "NaN", "nan", "null", "NULL"};
-  trim(&p, &end);
+  trim_field(&p, &end);
   for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
     if (is_word(p, end, words[i])) return true;
   }

@@ -86,59 +86,50 @@ done:
 }
 
 lm_status lm_rows_gather(lm_tensor *x, lm_tensor *given, lm_dtype dtype, double scale, double bias, lm_tensor **out) {
-  lm_status status = LM_OK;
-  lm_tensor *index = NULL, *rows = NULL, *converted = NULL;
+  lm_tensor *converted = NULL;
+  LM_OWNED *index = NULL, *rows = NULL;
   if (dtype == LM_NO_DTYPE) dtype = x->dtype;
-  TRY(lm_to_private_copy(given, &index));
-  TRY(check_index(x, index));
+  NEED(lm_to_private_copy(given, &index));
+  NEED(check_index(x, index));
   if (x->dtype == LM_U8 && dtype == LM_F32 && lm_is_contiguous(x)) {
     int64_t size[LM_MAX_DIMS];
     memcpy(size, x->size, sizeof size);
     size[0] = index->numel;
-    TRY(lm_tensor_empty(LM_F32, x->device, x->ndim, size, LM_CONTIGUOUS, &rows));
-    TRY(convert_rows(x, (const int64_t *)index->data, scale, bias, rows));
+    NEED(lm_tensor_empty(LM_F32, x->device, x->ndim, size, LM_CONTIGUOUS, &rows));
+    NEED(convert_rows(x, (const int64_t *)index->data, scale, bias, rows));
   } else {
-    TRY(lm_op_run(LM_OP_index_select, &(lm_index_select_args){.x = x, .dim = 0, .index = index}, &rows));
+    NEED(lm_op_run(LM_OP_index_select, &(lm_index_select_args){.x = x, .dim = 0, .index = index}, &rows));
     if (dtype != rows->dtype) {
       lm_to_copy_args args = {.x = rows, .dtype = dtype, .device = rows->device, .memory_format = LM_PRESERVE};
-      TRY(lm_op_run(LM_OP_to_copy, &args, &converted));
+      NEED(lm_op_run(LM_OP_to_copy, &args, &converted));
       lm_release(rows);
       rows = converted;
       converted = NULL;
     }
-    if (scale != 1 || bias != 0) TRY(rescale(rows, scale, bias));
+    if (scale != 1 || bias != 0) NEED(rescale(rows, scale, bias));
   }
-  *out = rows;
-  rows = NULL;
-done:
-  lm_release(index);
-  lm_release(rows);
-  return status;
+  *out = lm_tensor_take(&rows);
+  return LM_OK;
 }
 
 lm_status lm_row_gather(lm_tensor *x, int64_t k, lm_dtype dtype, double scale, double bias, lm_tensor **out) {
-  lm_status status = LM_OK;
-  lm_tensor *index = NULL, *rows = NULL;
+  LM_OWNED *index = NULL, *rows = NULL;
   bool converts = x->dtype == LM_U8 && dtype == LM_F32 && lm_is_contiguous(x) && x->ndim > 0 &&
                   LM_DEVICE_KIND(x->device) == LM_CPU && k >= 1 && k <= x->size[0];
   if (converts) {
-    TRY(lm_tensor_empty(LM_F32, x->device, x->ndim - 1, x->size + 1, LM_CONTIGUOUS, out));
+    NEED(lm_tensor_empty(LM_F32, x->device, x->ndim - 1, x->size + 1, LM_CONTIGUOUS, out));
     int64_t width = (*out)->numel;
     convert_row((const uint8_t *)x->data + (k - 1) * width, width, values_of(scale, bias), (float *)(*out)->data);
     return LM_OK;
   }
-  TRY(lm_tensor_empty(LM_I64, LM_DEVICE(LM_CPU, 0), 1, &(int64_t){1}, LM_CONTIGUOUS, &index));
+  NEED(lm_tensor_empty(LM_I64, LM_DEVICE(LM_CPU, 0), 1, &(int64_t){1}, LM_CONTIGUOUS, &index));
   *(int64_t *)index->data = k;
-  TRY(lm_rows_gather(x, index, dtype, scale, bias, &rows));
-  TRY(lm_tensor_view(rows, rows->ndim - 1, rows->size + 1, rows->stride + 1, 0, out));
-done:
-  lm_release(index);
-  lm_release(rows);
-  return status;
+  NEED(lm_rows_gather(x, index, dtype, scale, bias, &rows));
+  return lm_tensor_view(rows, rows->ndim - 1, rows->size + 1, rows->stride + 1, 0, out);
 }
 
 /* Returns the seed's i-th number, from 0 to below - 1. */
-static int64_t drawn(uint64_t seed, int64_t i, int64_t below) {
+static int64_t random_below(uint64_t seed, int64_t i, int64_t below) {
   return (int64_t)lm_uniform_below(lm_philox_u64(lm_philox(seed, (uint64_t)i >> 1), (int)(i & 1)), (uint64_t)below);
 }
 
@@ -146,7 +137,7 @@ lm_status lm_draws(int64_t n, int64_t count, uint64_t seed, lm_tensor **out) {
   if (count > 0 && n < 1) return lm_fail_int("draws", "n", "at least 1", n);
   NEED(lm_tensor_empty(LM_I64, LM_DEVICE(LM_CPU, 0), 1, &count, LM_CONTIGUOUS, out));
   int64_t *p = (int64_t *)(*out)->data;
-  for (int64_t i = 0; i < count; i++) p[i] = 1 + drawn(seed, i, n);
+  for (int64_t i = 0; i < count; i++) p[i] = 1 + random_below(seed, i, n);
   return LM_OK;
 }
 
@@ -155,7 +146,7 @@ lm_status lm_permutation(int64_t n, uint64_t seed, lm_tensor **out) {
   int64_t *p = (int64_t *)(*out)->data;
   for (int64_t i = 0; i < n; i++) p[i] = i + 1;
   for (int64_t i = n - 1; i > 0; i--) {
-    int64_t j = drawn(seed, i, i + 1), kept = p[i];
+    int64_t j = random_below(seed, i, i + 1), kept = p[i];
     p[i] = p[j];
     p[j] = kept;
   }

@@ -19,14 +19,13 @@ static bool is_space(char c) { return c == ' ' || c == '\t' || c == '\r' || c ==
 
 /* Skips white space, notes the offset of the next line and finds its end, in turn. */
 lm_status lm_file_lines(lm_file *f, lm_tensor **out) {
-  lm_status status = LM_OK;
-  lm_bytes starts = {0};
+  LM_OWNED_BYTES starts = {0};
   uint64_t n = 0, begins = 0, total = lm_file_bytes(f);
   bool within = false;
   for (uint64_t at = 0; at < total; at += n) {
     const char *p;
     n = piece_at(f, at);
-    TRY(lm_file_view(f, at, n, &p));
+    NEED(lm_file_view(f, at, n, &p));
     const char *first = p, *end = p + n;
     if (at == 0 && n >= 3 && memcmp(p, "\xef\xbb\xbf", 3) == 0) p += 3, begins = 3; /* UTF-8's byte order mark */
     while (p < end) {
@@ -46,11 +45,8 @@ lm_status lm_file_lines(lm_file *f, lm_tensor **out) {
     }
   }
   lm_put_u64(&starts, total);
-  TRY(lm_file_check(f));
-  TRY(lm_tensor_of_bytes(lm_file_path(f), &starts, LM_I64, 1, out));
-done:
-  lm_bytes_free(&starts);
-  return status;
+  NEED(lm_file_check(f));
+  return lm_tensor_of_bytes(lm_file_path(f), &starts, LM_I64, 1, out);
 }
 
 /* ---- tokens */
@@ -75,7 +71,7 @@ static int kind_of(const char *dtype) {
     to[i] = (int64_t)v;                                 \
   }                                                     \
   break
-static void widen(int kind, const char *restrict from, int64_t n, int64_t *restrict to) {
+static void widen_to_int64(int kind, const char *restrict from, int64_t n, int64_t *restrict to) {
   switch (kind) {
     case 0: WIDEN(uint8_t);
     case 1: WIDEN(int16_t);
@@ -125,7 +121,7 @@ lm_status lm_file_blocks(lm_file *f, const lm_blocks *b, lm_tensor *index, lm_te
       TRY(lm_fail_in_file(LM_E_IO, lm_file_path(f), "bytes %lld to %lld are out of range for a file of %lld",
                           (long long)byte, (long long)byte + (long long)wanted, (long long)bytes));
     TRY(lm_file_view(f, (uint64_t)byte, (uint64_t)wanted, &block));
-    widen(kind, block, b->size + 1, tokens);
+    widen_to_int64(kind, block, b->size + 1, tokens);
     if (b->below) TRY(check_tokens(f, b, first, tokens));
     int64_t *p = (int64_t *)(*x)->data + k * b->size, *q = (int64_t *)(*y)->data + k * b->size;
     for (int64_t i = 0; i <= b->size; i++) tokens[i] = (int64_t)((uint64_t)tokens[i] + (uint64_t)b->base);

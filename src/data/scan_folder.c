@@ -27,7 +27,7 @@ static void free_names(names *l) {
 }
 
 /* Appends "folder/name", or "name" if folder is NULL. */
-static lm_status add(names *l, const char *folder, const char *name) {
+static lm_status add_name(names *l, const char *folder, const char *name) {
   size_t front = folder ? strlen(folder) + 1 : 0, bytes = strlen(name) + 1;
   char *text = lm_list_grow(&l->at, &l->capacity, l->n + 1, sizeof *l->at) ? lm_malloc(front + bytes) : NULL;
   if (!text) return LM_E_OOM;
@@ -42,7 +42,7 @@ static lm_status add(names *l, const char *folder, const char *name) {
 
 static int compare(const void *a, const void *b) { return strcmp(*(char *const *)a, *(char *const *)b); }
 
-static void sort(names *l) {
+static void sort_names(names *l) {
   if (l->n > 1) qsort(l->at, l->n, sizeof *l->at, compare);
 }
 
@@ -65,7 +65,7 @@ static bool is_wanted(const scan *s, const char *name) {
 }
 
 /* Lists the sub-folders of a folder and its files with a wanted suffix. */
-static lm_status list(const scan *s, const char *path, names *folders, names *files) {
+static lm_status list_folder(const scan *s, const char *path, names *folders, names *files) {
   lm_status status = LM_OK;
   names full = {0};
   DIR *dir = lm_opendir(path);
@@ -79,12 +79,12 @@ static lm_status list(const scan *s, const char *path, names *folders, names *fi
     bool is_folder = e->d_type == DT_DIR;
     if (e->d_type == DT_LNK || e->d_type == DT_UNKNOWN) {
       struct stat info;
-      TRY(add(&full, path, e->d_name));
+      TRY(add_name(&full, path, e->d_name));
       is_folder = stat(full.at[0], &info) == 0 && S_ISDIR(info.st_mode);
       free_names(&full);
     }
     if (is_folder ? folders != NULL : files && is_wanted(s, e->d_name)) {
-      TRY(add(is_folder ? folders : files, NULL, e->d_name));
+      TRY(add_name(is_folder ? folders : files, NULL, e->d_name));
     }
   }
 done:
@@ -94,30 +94,28 @@ done:
 }
 
 /* Finds the folder root/path and all folders in it, as paths relative to root. */
-static lm_status walk(scan *s, const char *root, const char *path, int depth, names *found) {
+static lm_status walk_folders(scan *s, const char *root, const char *path, int depth, names *found) {
   lm_status status = LM_OK;
-  names full = {0}, inner = {0};
+  __attribute__((cleanup(free_names))) names full = {0}, inner = {0};
   struct stat info;
-  TRY(add(&full, root, path));
-  if (stat(full.at[0], &info) != 0) TRY(lm_fail_file("open", full.at[0], strerror(errno)));
+  NEED(add_name(&full, root, path));
+  if (stat(full.at[0], &info) != 0) return lm_fail_file("open", full.at[0], strerror(errno));
   for (int i = 0; i < depth; i++) {
-    if (s->above[i].device == info.st_dev && s->above[i].inode == info.st_ino) goto done; /* a link to a folder above */
+    if (s->above[i].device == info.st_dev && s->above[i].inode == info.st_ino)
+      return LM_OK; /* a link to a folder above */
   }
-  if (depth == DEEPEST) TRY(lm_fail_in_file(LM_E_IO, full.at[0], "folders must be nested at most %d deep", DEEPEST));
+  if (depth == DEEPEST) return lm_fail_in_file(LM_E_IO, full.at[0], "folders must be nested at most %d deep", DEEPEST);
   s->above[depth].device = info.st_dev;
   s->above[depth].inode = info.st_ino;
-  TRY(add(found, NULL, path));
-  TRY(list(s, full.at[0], &inner, NULL));
+  NEED(add_name(found, NULL, path));
+  NEED(list_folder(s, full.at[0], &inner, NULL));
   for (size_t i = 0; i < inner.n; i++) {
     names below = {0};
-    status = add(&below, path, inner.at[i]);
-    if (status == LM_OK) status = walk(s, root, below.at[0], depth + 1, found);
+    status = add_name(&below, path, inner.at[i]);
+    if (status == LM_OK) status = walk_folders(s, root, below.at[0], depth + 1, found);
     free_names(&below);
     if (status != LM_OK) break;
   }
-done:
-  free_names(&full);
-  free_names(&inner);
   return status;
 }
 
@@ -126,15 +124,14 @@ typedef struct texts {
 } texts;
 
 static lm_status add_class(scan *s, const char *root, const char *class, uint64_t label, texts *t) {
-  lm_status status;
-  names folders = {0}, files = {0}, full = {0};
-  TRY(walk(s, root, class, 0, &folders));
-  sort(&folders);
+  __attribute__((cleanup(free_names))) names folders = {0}, files = {0}, full = {0};
+  NEED(walk_folders(s, root, class, 0, &folders));
+  sort_names(&folders);
   for (size_t i = 0; i < folders.n; i++) {
-    TRY(add(&full, root, folders.at[i]));
-    TRY(list(s, full.at[0], NULL, &files));
+    NEED(add_name(&full, root, folders.at[i]));
+    NEED(list_folder(s, full.at[0], NULL, &files));
     free_names(&full);
-    sort(&files);
+    sort_names(&files);
     for (size_t k = 0; k < files.n; k++) {
       size_t before = t->text.n;
       lm_put(&t->text, folders.at[i], strlen(folders.at[i]));
@@ -146,11 +143,7 @@ static lm_status add_class(scan *s, const char *root, const char *class, uint64_
     }
     free_names(&files);
   }
-done:
-  free_names(&folders);
-  free_names(&files);
-  free_names(&full);
-  return status;
+  return LM_OK;
 }
 
 void lm_folder_free(lm_folder *f) {
@@ -167,8 +160,8 @@ lm_status lm_folder_scan(const char *root, int n, const char *const *suffix, lm_
   texts t = {0};
   scan s = {.n = n, .suffix = suffix};
   *out = (lm_folder){0};
-  TRY(list(&s, root, &classes, NULL));
-  sort(&classes);
+  TRY(list_folder(&s, root, &classes, NULL));
+  sort_names(&classes);
   for (size_t i = 0; i < classes.n; i++) {
     lm_put(&out->classes, classes.at[i], strlen(classes.at[i]) + 1);
     TRY(add_class(&s, root, classes.at[i], i, &t));

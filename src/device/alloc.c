@@ -2,6 +2,7 @@
 #include "device/alloc.h"
 
 #include "base/message.h"
+#include "base/thread.h"
 #include "device/memory_count.h"
 #include "device/segments.h"
 #include "device/size_classes.h"
@@ -58,8 +59,7 @@ lm_status lm_memory_set_fraction(lm_device device, double fraction) {
   NEED(driver->memory(lm_device_physical(device), &left, &total));
   size_t limit = (size_t)((double)total * fraction);
   lm_memory_count *m = lm_memory_count_of(device);
-  pthread_mutex_lock(&m->lock);
+  LM_LOCKED(&m->lock);
   m->limit = fraction == 1 ? 0 : limit ? limit : 1;
-  pthread_mutex_unlock(&m->lock);
   return LM_OK;
 }

@@ -1,7 +1,6 @@
 #include "device/device.h"
 
 #include <dlfcn.h>
-#include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,6 +11,7 @@
 #include "base/log.h"
 #include "base/nearest_word.h"
 #include "base/plugin.h"
+#include "base/thread.h"
 #include "device/driver.h"
 #include "device/known.h"
 
@@ -160,12 +160,11 @@ static const kind_state *state_of(int kind) {
   if (kind < 0 || kind >= LM_DEVICE_KINDS) return NULL;
   if (atomic_load_explicit(&asked[kind], memory_order_acquire)) return &states[kind];
   if (!lm_known_kind_of(kind) && !lm_driver_of(LM_DEVICE(kind, 0))) return NULL;
-  pthread_mutex_lock(&asking);
+  LM_LOCKED(&asking);
   if (!atomic_load(&asked[kind])) {
     ask_driver(kind, &states[kind]);
     atomic_store_explicit(&asked[kind], true, memory_order_release);
   }
-  pthread_mutex_unlock(&asking);
   return &states[kind];
 }
 
@@ -195,7 +194,7 @@ bool lm_device_likely(int kind) {
   return false;
 }
 
-int lm_device_has_read(const char *variable) {
+int lm_device_kind_that_read(const char *variable) {
   for (int kind = LM_CPU + 1; kind < lm_known_count; kind++)
     for (const char *const *name = lm_known_kinds[kind].read_once; *name; name++)
       if (strcmp(*name, variable) == 0 && was_asked(kind)) return kind;
@@ -230,7 +229,7 @@ static int find_kind(const char *name, size_t length) {
   return -1;
 }
 
-static lm_status unknown_kind(const char *name, size_t length, const char *rest) {
+static lm_status fail_unknown_kind(const char *name, size_t length, const char *rest) {
   const char *candidates[LM_DEVICE_KINDS];
   char word[NAME_BYTES];
   int n = 0;
@@ -258,7 +257,7 @@ static int parse_ordinal(const char *text) {
 }
 
 /* Finds the kind by name; an unregistered name may be a plug-in's. */
-static lm_status kind_of(const char *name, size_t length, int *out) {
+static lm_status find_or_load_kind(const char *name, size_t length, int *out) {
   char word[LM_PLUGIN_NAME];
   bool found = false;
   *out = find_kind(name, length);
@@ -271,17 +270,17 @@ static lm_status kind_of(const char *name, size_t length, int *out) {
 }
 
 lm_status lm_device_kind(const char *name, int *kind) {
-  lm_status status = kind_of(name, strlen(name), kind);
+  lm_status status = find_or_load_kind(name, strlen(name), kind);
   if (status != LM_OK || *kind >= 0) return status;
-  return unknown_kind(name, strlen(name), "");
+  return fail_unknown_kind(name, strlen(name), "");
 }
 
 lm_status lm_device_parse(const char *name, lm_device *out) {
   size_t length = strcspn(name, ":");
   const char *rest = name + length;
   int kind;
-  NEED(kind_of(name, length, &kind));
-  if (kind < 0) return unknown_kind(name, length, rest);
+  NEED(find_or_load_kind(name, length, &kind));
+  if (kind < 0) return fail_unknown_kind(name, length, rest);
   int ordinal = *rest ? parse_ordinal(rest) : LM_DEVICE_ORDINAL(lm_device_current(kind));
   int count = lm_device_count(kind);
   if (ordinal < 0)

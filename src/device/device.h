@@ -42,4 +42,4 @@ LM_API const char *lm_device_why_none(int kind);
 LM_API lm_status lm_device_load(const char *name);
 /* Returns the kind whose driver has already read the environment variable, so that setting it has no more effect; -1 if
  * there is none. */
-LM_API int lm_device_has_read(const char *variable);
+LM_API int lm_device_kind_that_read(const char *variable);

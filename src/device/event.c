@@ -46,24 +46,23 @@ static lm_status check_host(const char *name, const lm_event *e) {
 }
 
 lm_status lm_event_record(lm_event *e, lm_stream *s) {
-  lm_status status;
+  lm_status status = LM_OK;
   const lm_driver *driver = lm_driver_of(s->device);
-  TRY(check_device("event.record", e, s->device));
+  NEED(check_device("event.record", e, s->device));
   if (s->native) {
     int ordinal = lm_device_physical(s->device);
     if (!e->native && !(e->native = lm_event_take(e->device, e->timing)))
-      TRY(driver->event_create(ordinal, e->timing, &e->native));
+      NEED(driver->event_create(ordinal, e->timing, &e->native));
     pthread_rwlock_rdlock(&lm_captures);
     status = driver->event_record(ordinal, e->native, s->native);
     e->capture = lm_stream_capture(s);
     pthread_rwlock_unlock(&lm_captures);
     if (status != LM_OK) return status;
   } else {
-    TRY(driver->synchronize(lm_device_physical(s->device)));
+    NEED(driver->synchronize(lm_device_physical(s->device)));
     e->seconds = lm_seconds();
   }
   e->recorded = true;
-done:
   return status;
 }
 

@@ -1,6 +1,7 @@
 /* Keeps drivers' events for reuse. */
-#include <stdlib.h>
 
+#include "base/mem.h"
+#include "base/thread.h"
 #include "device/stream_core.h"
 
 /* A freed event, kept for reuse: a finalizer, which must not call the driver, may free one. */
@@ -31,12 +32,11 @@ static void move_first(spare **from, spare **to) {
 void *lm_event_take(lm_device device, bool timing) {
   spares *k = spares_of(device);
   void *native = NULL;
-  pthread_mutex_lock(&k->lock);
+  LM_LOCKED(&k->lock);
   if (k->event[timing]) {
     native = k->event[timing]->native;
     move_first(&k->event[timing], &k->empty);
   }
-  pthread_mutex_unlock(&k->lock);
   return native;
 }
 
@@ -44,7 +44,7 @@ void lm_event_put(lm_device device, bool timing, void *native) {
   spares *k = spares_of(device);
   pthread_mutex_lock(&k->lock);
   spare *s = k->empty;
-  if (s || (s = malloc(sizeof *s))) {
+  if (s || (s = lm_malloc(sizeof *s))) {
     if (s == k->empty) k->empty = s->next;
     *s = (spare){native, k->event[timing]};
     k->event[timing] = s;

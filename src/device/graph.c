@@ -4,6 +4,7 @@
 #include "device/graph.h"
 #include "base/mem.h"
 #include "base/message.h"
+#include "base/thread.h"
 #include "device/segments.h"
 #include "device/stream_core.h"
 
@@ -49,10 +50,9 @@ void lm_graph_free(lm_graph *g) {
     lm_free(g);
     return;
   }
-  pthread_mutex_lock(&lock);
+  LM_LOCKED(&lock);
   g->next = let_go;
   let_go = g;
-  pthread_mutex_unlock(&lock);
 }
 
 static lm_stream_state *state_at(lm_device device, int id) { return (lm_stream_state *)lm_stream_by_id(device, id); }
@@ -138,19 +138,16 @@ lm_status lm_graph_end(lm_graph **at, bool keep) {
 }
 
 lm_status lm_graph_launch(lm_graph *g, lm_stream *s) {
-  lm_status status;
   if (s->device != g->device)
     return lm_fail_value("graph", "the stream's device", lm_text("the graph's device %s", lm_device_name(g->device)),
                          lm_device_name(s->device));
   if (lm_graph_capturing()) return lm_fail(LM_E_STATE, "graph: cannot replay during a capture of this thread");
   lm_graph_drain();
   pthread_mutex_t *turn = &launching[LM_DEVICE_ORDINAL(s->device)];
-  pthread_mutex_lock(turn);
-  TRY(lm_stream_wait_mask(s, lm_stream_mask(s->device)));
-  TRY(lm_driver_of(s->device)->graph_launch(lm_device_physical(s->device), g->native, s->native));
+  LM_LOCKED(turn);
+  NEED(lm_stream_wait_mask(s, lm_stream_mask(s->device)));
+  NEED(lm_driver_of(s->device)->graph_launch(lm_device_physical(s->device), g->native, s->native));
   lm_stream_touch(s);
   lm_stream_set_launched(s);
-done:
-  pthread_mutex_unlock(turn);
-  return status;
+  return LM_OK;
 }

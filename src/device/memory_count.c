@@ -8,7 +8,7 @@
 static lm_memory_count counts[LM_DEVICE_KINDS][LM_DEVICE_MAX] = {
     [0 ... LM_DEVICE_KINDS - 1][0 ... LM_DEVICE_MAX - 1].lock = PTHREAD_MUTEX_INITIALIZER};
 
-__attribute__((constructor)) static void watch_forks(void) { lm_fork_takes(&counts[LM_CPU][0].lock); }
+__attribute__((constructor)) static void watch_forks(void) { lm_lock_at_fork(&counts[LM_CPU][0].lock); }
 
 lm_memory_count *lm_memory_count_of(lm_device device) {
   return &counts[LM_DEVICE_KIND(device)][LM_DEVICE_ORDINAL(device)];
@@ -16,18 +16,15 @@ lm_memory_count *lm_memory_count_of(lm_device device) {
 
 lm_memory_stats lm_memory_stats_of(lm_device device) {
   lm_memory_count *m = lm_memory_count_of(device);
-  pthread_mutex_lock(&m->lock);
-  lm_memory_stats stats = m->stats;
-  pthread_mutex_unlock(&m->lock);
-  return stats;
+  LM_LOCKED(&m->lock);
+  return m->stats;
 }
 
 void lm_memory_reset_peak(lm_device device) {
   lm_memory_count *m = lm_memory_count_of(device);
-  pthread_mutex_lock(&m->lock);
+  LM_LOCKED(&m->lock);
   m->stats.max_allocated = m->stats.allocated;
   m->stats.max_reserved = m->stats.reserved;
-  pthread_mutex_unlock(&m->lock);
 }
 
 static const char *size_text(size_t bytes, char text[32]) {

@@ -1,11 +1,11 @@
 /* Allocates pinned host memory. It is expensive to obtain, so freed blocks are cached, in powers of two. A block that a
  * stream may still use when it is freed is reused after an event recorded behind that use completes. */
 #include <stdint.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/mem.h"
 #include "base/message.h"
+#include "base/thread.h"
 #include "device/alloc.h"
 #include "device/graph.h"
 #include "device/stream_core.h"
@@ -100,12 +100,11 @@ static lm_status reclaim(void) {
 
 /* Allocates a block and inserts it into `all`. Requires the lock. */
 static lm_status make_block(const lm_driver *driver, int log2, block **out) {
-  lm_status status;
-  block *b = lm_calloc(1, sizeof *b);
+  LM_FREED block *b = lm_calloc(1, sizeof *b);
   *out = NULL;
   if (!b) return LM_E_OOM;
-  if (!lm_list_grow(&all, &capacity, count + 1, sizeof *all)) TRY(LM_E_OOM);
-  TRY(driver->host_alloc((size_t)1 << log2, (void **)&b->p));
+  if (!lm_list_grow(&all, &capacity, count + 1, sizeof *all)) return LM_E_OOM;
+  NEED(driver->host_alloc((size_t)1 << log2, (void **)&b->p));
   b->log2 = log2;
   size_t at = (size_t)(index_of(b->p) + 1);
   memmove(all + at + 1, all + at, (count - at) * sizeof *all);
@@ -113,9 +112,7 @@ static lm_status make_block(const lm_driver *driver, int log2, block **out) {
   count++;
   *out = b;
   b = NULL;
-done:
-  lm_free(b);
-  return status;
+  return LM_OK;
 }
 
 lm_status lm_pinned_alloc(size_t bytes, void **out) {
@@ -127,7 +124,7 @@ lm_status lm_pinned_alloc(size_t bytes, void **out) {
   int log2 = SMALLEST_LOG2;
   while (log2 < LARGEST_LOG2 && (size_t)1 << log2 < bytes) log2++;
   if (lm_alloc_must_fail() || (size_t)1 << log2 < bytes) return lm_fail_memory("%zu bytes of pinned memory", bytes);
-  pthread_mutex_lock(&lock);
+  LM_LOCKED(&lock);
   status = reclaim();
   block *b = idle[log2];
   if (status == LM_OK && b) {
@@ -139,12 +136,11 @@ lm_status lm_pinned_alloc(size_t bytes, void **out) {
     b->live = true;
     *out = b->p;
   }
-  pthread_mutex_unlock(&lock);
   return status;
 }
 
 void lm_pinned_free(void *p) {
-  pthread_mutex_lock(&lock);
+  LM_LOCKED(&lock);
   block *b = p ? block_of(p) : NULL;
   if (b && b->live && b->p == p) {
     block **list = b->nuses > 0 || b->stuck ? &waiting : &idle[b->log2];
@@ -152,18 +148,15 @@ void lm_pinned_free(void *p) {
     b->next = *list;
     *list = b;
   }
-  pthread_mutex_unlock(&lock);
 }
 
 bool lm_is_pinned(const void *p) {
-  pthread_mutex_lock(&lock);
-  bool pinned = block_of(p) != NULL;
-  pthread_mutex_unlock(&lock);
-  return pinned;
+  LM_LOCKED(&lock);
+  return block_of(p) != NULL;
 }
 
 void lm_pinned_use(const void *p, lm_stream *s) {
-  pthread_mutex_lock(&lock);
+  LM_LOCKED(&lock);
   block *b = s->native ? block_of(p) : NULL;
   int i = 0;
   while (b && i < b->nuses && b->uses[i].stream != s) i++;
@@ -173,11 +166,10 @@ void lm_pinned_use(const void *p, lm_stream *s) {
     if (i == b->nuses) b->uses[b->nuses++] = (use){.stream = s};
     b->uses[i].given = lm_stream_given(s) + 1; /* counts the work being given now */
   }
-  pthread_mutex_unlock(&lock);
 }
 
 void lm_pinned_empty_cache(void) {
-  pthread_mutex_lock(&lock);
+  LM_LOCKED(&lock);
   reclaim();
   bool alone = lm_graph_block();
   const lm_driver *driver = alone && count > 0 ? pinning_driver() : NULL;
@@ -188,9 +180,8 @@ void lm_pinned_empty_cache(void) {
       memmove(all + at, all + at + 1, (count - at - 1) * sizeof *all);
       count--;
       driver->host_free(b->p);
-      free(b);
+      lm_free(b);
     }
   }
   if (alone) lm_graph_unblock();
-  pthread_mutex_unlock(&lock);
 }

@@ -1,7 +1,6 @@
 #include "device/recorder.h"
 
 #include <pthread.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/clock.h"
@@ -71,7 +70,7 @@ const lm_driver *lm_range_driver(void) {
 /* ---- device times. Failures are ignored: no span is worth an error. */
 
 /* Records a timing event behind the work of the device's current stream; NULL on a device without streams. */
-static lm_event *mark(lm_device device, int *stream) {
+static lm_event *mark_stream(lm_device device, int *stream) {
   lm_event *e = NULL;
   if (device == LM_NO_DEVICE || !lm_has_streams(lm_driver_of(device)) || lm_graph_capturing()) return NULL;
   lm_saved_error saved; /* the span's own call may have failed */
@@ -94,7 +93,7 @@ static device_clock read_clock(lm_device device) {
   lm_driver_of(device)->synchronize(lm_device_physical(device)); /* the next call of the script gets its error */
   lm_saved_error saved;
   lm_error_save(LM_OK, &saved);
-  c.event = mark(device, &stream);
+  c.event = mark_stream(device, &stream);
   if (c.event && lm_event_synchronize(c.event) != LM_OK) {
     lm_event_free(c.event);
     c.event = NULL;
@@ -129,19 +128,19 @@ static lm_span *block_for(lm_recording *r) {
   if (at < r->nblocks) return r->block[at];
   if (at == r->capacity) {
     size_t capacity = r->capacity ? 2 * r->capacity : 64;
-    lm_span **more = lm_alloc_must_fail() ? NULL : realloc(r->block, capacity * sizeof *more);
+    lm_span **more = lm_realloc(r->block, capacity * sizeof *more);
     if (!more) return NULL;
     r->block = more;
     r->capacity = capacity;
   }
-  lm_span *block = lm_alloc_must_fail() ? NULL : malloc(BLOCK_SPANS * sizeof *block);
+  lm_span *block = lm_malloc(BLOCK_SPANS * sizeof *block);
   if (block) r->block[r->nblocks++] = block;
   return block;
 }
 
 /* Stores a copy of the span; false if it is dropped. */
 static bool store(const lm_span *s) {
-  pthread_mutex_lock(&lock);
+  LM_LOCKED(&lock);
   lm_recording *r = running;
   bool current = r && r->number == s->recording;
   lm_span *block = current && r->count < r->max_spans ? block_for(r) : NULL;
@@ -150,15 +149,12 @@ static bool store(const lm_span *s) {
   } else if (current) {
     r->dropped++;
   }
-  pthread_mutex_unlock(&lock);
   return block != NULL;
 }
 
 static uint32_t number_of_running(void) {
-  pthread_mutex_lock(&lock);
-  uint32_t number = running ? running->number : 0;
-  pthread_mutex_unlock(&lock);
-  return number;
+  LM_LOCKED(&lock);
+  return running ? running->number : 0;
 }
 
 void lm_span_begin(lm_span *s, lm_span_kind kind, const char *name, lm_device device) {
@@ -173,13 +169,13 @@ void lm_span_begin(lm_span *s, lm_span_kind kind, const char *name, lm_device de
   s->ranged = driver != NULL;
   if (driver) driver->range_push(name);
   own.innermost = s;
-  if (s->recording) s->from = mark(device, &s->stream);
+  if (s->recording) s->from = mark_stream(device, &s->stream);
   s->start = lm_nanoseconds();
 }
 
 void lm_span_end(lm_span *s) {
   s->duration = lm_nanoseconds() - s->start;
-  if (s->from) s->to = mark(s->device, &s->stream);
+  if (s->from) s->to = mark_stream(s->device, &s->stream);
   own.innermost = s->outer;
   s->allocated = own.allocated - s->allocated;
   if (s->outer) {
@@ -210,36 +206,30 @@ void lm_span_allocated(int64_t bytes) { own.allocated += bytes; }
 /* ---- recordings */
 
 lm_status lm_recording_start(uint32_t flags, size_t max_spans, const char *where, uint32_t *number) {
-  lm_recording *r = lm_calloc(1, sizeof *r);
+  LM_FREED lm_recording *r = lm_calloc(1, sizeof *r);
   if (!r) return LM_E_OOM;
   r->flags = flags;
   r->max_spans = max_spans;
   strncpy(r->where, where ? where : "an unknown line", sizeof r->where - 1);
-  pthread_mutex_lock(&lock);
-  lm_status status = LM_OK;
-  if (running) {
-    status = lm_fail(LM_E_STATE, "profile: a profiler is running already, since %s; stop it first", running->where);
-  } else {
-    if (++last_number == 0) last_number = 1;
-    r->number = *number = last_number;
-    running = r;
-    atomic_fetch_or(&lm_tracing, flags | LM_TRACE_SPANS);
-    r = NULL;
-  }
-  pthread_mutex_unlock(&lock);
-  lm_free(r);
-  return status;
+  LM_LOCKED(&lock);
+  if (running)
+    return lm_fail(LM_E_STATE, "profile: a profiler is running already, since %s; stop it first", running->where);
+  if (++last_number == 0) last_number = 1;
+  r->number = *number = last_number;
+  running = r;
+  atomic_fetch_or(&lm_tracing, flags | LM_TRACE_SPANS);
+  r = NULL;
+  return LM_OK;
 }
 
 /* Ends the running recording if `number` is its number or 0; returns it, or NULL. */
 static lm_recording *take_running(uint32_t number) {
-  pthread_mutex_lock(&lock);
+  LM_LOCKED(&lock);
   lm_recording *r = running && (number == 0 || running->number == number) ? running : NULL;
   if (r) {
     running = NULL;
     atomic_fetch_and(&lm_tracing, ~(r->flags | LM_TRACE_SPANS));
   }
-  pthread_mutex_unlock(&lock);
   return r;
 }
 
@@ -276,7 +266,7 @@ void lm_recording_free(lm_recording *r) {
     lm_event_free(r->block[i / BLOCK_SPANS][i % BLOCK_SPANS].from);
     lm_event_free(r->block[i / BLOCK_SPANS][i % BLOCK_SPANS].to);
   }
-  for (size_t i = 0; i < r->nblocks; i++) free(r->block[i]);
-  free(r->block);
+  for (size_t i = 0; i < r->nblocks; i++) lm_free(r->block[i]);
+  lm_free(r->block);
   lm_free(r);
 }

@@ -1,7 +1,7 @@
 #include "device/segments.h"
+#include "base/thread.h"
 #include "device/graph.h"
 
-#include <pthread.h>
 #include <stdint.h>
 #include <stdlib.h>
 
@@ -83,18 +83,16 @@ static heap *find_heap(lm_device device) {
   return atomic_load_explicit(&heaps[LM_DEVICE_KIND(device)][LM_DEVICE_ORDINAL(device)], memory_order_acquire);
 }
 
-static lm_status heap_of(lm_device device, heap **out) {
+static lm_status find_or_make_heap(lm_device device, heap **out) {
   enum { BUCKETS = 1024 };
   if ((*out = find_heap(device))) return LM_OK;
-  lm_status status = LM_OK;
-  pthread_mutex_lock(&making_heap);
+  LM_LOCKED(&making_heap);
   if (!(*out = find_heap(device))) {
     heap *h = lm_calloc(1, sizeof *h);
     block **bucket = h ? lm_calloc(BUCKETS, sizeof *bucket) : NULL;
     if (!bucket) {
       lm_free(h);
-      status = LM_E_OOM;
-      goto done;
+      return LM_E_OOM;
     }
     h->device = h->shared.device = device;
     h->driver = lm_driver_of(device);
@@ -105,9 +103,7 @@ static lm_status heap_of(lm_device device, heap **out) {
     atomic_store_explicit(&heaps[LM_DEVICE_KIND(device)][LM_DEVICE_ORDINAL(device)], h, memory_order_release);
     *out = h;
   }
-done:
-  pthread_mutex_unlock(&making_heap);
-  return status;
+  return LM_OK;
 }
 
 /* ---- free blocks */
@@ -156,7 +152,7 @@ static block **bucket_of(heap *h, const void *p) { return &h->bucket[lm_address_
 /* Doubles the buckets; without memory for that, chains just grow longer. */
 static void grow_buckets(heap *h) {
   size_t n = h->nbuckets;
-  block **old = h->bucket, **grown = calloc(2 * n, sizeof *grown);
+  block **old = h->bucket, **grown = lm_calloc(2 * n, sizeof *grown);
   if (!grown) return;
   h->bucket = grown;
   h->nbuckets = 2 * n;
@@ -168,7 +164,7 @@ static void grow_buckets(heap *h) {
       *at = b;
     }
   }
-  free(old);
+  lm_free(old);
 }
 
 static void note_used(heap *h, block *b) {
@@ -251,10 +247,8 @@ static lm_status new_segment(heap *h, lm_arena *a, int stream, size_t size, bloc
   return LM_OK;
 }
 
-static bool is_whole(const block *b) { return !b->before && !b->after; }
-
 static block *find_whole(block *t) {
-  if (!t || is_whole(t)) return t;
+  if (!t || (!t->before && !t->after)) return t;
   block *b = find_whole(t->left);
   return b ? b : find_whole(t->right);
 }
@@ -296,16 +290,15 @@ static lm_status find_block(heap *h, lm_arena *a, int stream, size_t size, block
 }
 
 lm_status lm_segments_alloc(lm_device device, size_t bytes, lm_stream *s, void **out) {
-  lm_status status;
   heap *h;
   block *b;
   *out = NULL;
-  TRY(heap_of(device, &h));
+  NEED(find_or_make_heap(device, &h));
   lm_arena *a = own && own->device == device ? own : &h->shared;
   if (lm_alloc_must_fail() || bytes > SIZE_MAX / 2) return lm_out_of_memory(h->driver, device, bytes);
   size_t size = lm_round_up(bytes, h->rules.round);
   pthread_mutex_lock(&h->count->lock);
-  status = find_block(h, a, s->id, size, &b);
+  lm_status status = find_block(h, a, s->id, size, &b);
   if (status != LM_OK) {
     pthread_mutex_unlock(&h->count->lock);
     return status == LM_E_OOM ? lm_out_of_memory(h->driver, device, bytes) : status;
@@ -325,7 +318,6 @@ lm_status lm_segments_alloc(lm_device device, size_t bytes, lm_stream *s, void *
     return status;
   }
   *out = p;
-done:
   return status;
 }
 
@@ -343,7 +335,7 @@ static bool may_join(const block *b, const block *n) { return n && n->free && n-
 void lm_segments_free(lm_device device, void *p, uint64_t used) {
   heap *h = find_heap(device);
   lm_stream *launched = used & LM_USED_GRAPH ? lm_stream_launched(device) : NULL;
-  pthread_mutex_lock(&h->count->lock);
+  LM_LOCKED(&h->count->lock);
   block *b = forget_used(h, p);
   if (b) {
     h->count->stats.allocated -= b->size;
@@ -364,19 +356,17 @@ void lm_segments_free(lm_device device, void *p, uint64_t used) {
     put_free(b);
     if (is_one_each() && !own) drop_segments(h);
   }
-  pthread_mutex_unlock(&h->count->lock);
 }
 
 void *lm_segments_base(lm_device device, const void *p, bool *of_graph) {
   heap *h = find_heap(device);
   *of_graph = false;
   if (!h) return NULL;
-  pthread_mutex_lock(&h->count->lock);
+  LM_LOCKED(&h->count->lock);
   block *b = *bucket_of(h, p);
   while (b && b->p != p) b = b->next;
   if (b) *of_graph = b->arena != &h->shared;
   while (b && b->before) b = b->before;
-  pthread_mutex_unlock(&h->count->lock);
   return b ? b->p : NULL;
 }
 
@@ -385,7 +375,7 @@ void *lm_segments_base(lm_device device, const void *p, bool *of_graph) {
 lm_status lm_arena_new(lm_device device, lm_arena **out) {
   heap *h;
   *out = NULL;
-  NEED(heap_of(device, &h));
+  NEED(find_or_make_heap(device, &h));
   *out = lm_calloc(1, sizeof **out);
   if (!*out) return LM_E_OOM;
   (*out)->device = device;
@@ -416,7 +406,6 @@ void lm_arena_retire(lm_arena *a, uint64_t pending) {
 void lm_segments_empty_cache(lm_device device) {
   heap *h = find_heap(device);
   if (!h) return;
-  pthread_mutex_lock(&h->count->lock);
+  LM_LOCKED(&h->count->lock);
   drop_segments(h);
-  pthread_mutex_unlock(&h->count->lock);
 }

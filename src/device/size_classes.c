@@ -1,12 +1,12 @@
 #include "device/size_classes.h"
 
-#include <pthread.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdlib.h>
 
 #include "base/log.h"
 #include "base/mem.h"
+#include "base/thread.h"
 #include "device/driver.h"
 #include "device/memory_count.h"
 
@@ -79,7 +79,7 @@ static void count_in(cache *p, lm_memory_count *m, size_t size) {
 
 static void *take_cached(cache *p, lm_memory_count *m, int class, size_t size) {
   void *block = NULL;
-  pthread_mutex_lock(&m->lock);
+  LM_LOCKED(&m->lock);
   bool oversizes = size >= OVERSIZE_FROM && p->noversize < MAX_OVERSIZE && m->stats.allocated + size <= p->peak &&
                    2 * p->cached >= m->stats.reserved;
   int last = oversizes && class + OVERSIZE_CLASSES < CLASSES ? class + OVERSIZE_CLASSES : class;
@@ -91,7 +91,6 @@ static void *take_cached(cache *p, lm_memory_count *m, int class, size_t size) {
     if (c != class) p->oversize[p->noversize++] = (oversize_block){block, c};
     count_in(p, m, size);
   }
-  pthread_mutex_unlock(&m->lock);
   return block;
 }
 
@@ -107,10 +106,8 @@ static int own_class(cache *p, const void *block, int class) {
 }
 
 static bool holds_too_much(const cache *p, lm_memory_count *m, size_t size) {
-  pthread_mutex_lock(&m->lock);
-  bool too_much = m->stats.reserved > m->stats.allocated && m->stats.reserved + size > 2 * p->peak + slack_bytes;
-  pthread_mutex_unlock(&m->lock);
-  return too_much;
+  LM_LOCKED(&m->lock);
+  return m->stats.reserved > m->stats.allocated && m->stats.reserved + size > 2 * p->peak + slack_bytes;
 }
 
 lm_status lm_classes_alloc(const lm_driver *driver, lm_device device, size_t bytes, void **out) {
@@ -140,7 +137,7 @@ lm_status lm_classes_alloc(const lm_driver *driver, lm_device device, size_t byt
 static bool put_cached(bin *b, void *block) {
   if (b->n == b->capacity) {
     uint32_t capacity = b->capacity ? 2 * b->capacity : 8;
-    void **grown = realloc(b->block, capacity * sizeof *grown);
+    void **grown = lm_realloc(b->block, capacity * sizeof *grown);
     if (!grown) return false;
     b->block = grown;
     b->capacity = capacity;
@@ -177,7 +174,7 @@ void lm_classes_empty_cache(lm_device device) {
     size_t size = class_bytes(class);
     for (uint32_t i = 0; i < b->n; i++) driver->free(lm_device_physical(device), b->block[i], size);
     given_back += b->n * size;
-    free(b->block);
+    lm_free(b->block);
     *b = (bin){0};
   }
   m->stats.reserved -= given_back;

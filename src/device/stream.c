@@ -1,5 +1,6 @@
 /* Creates streams and tracks which work each of them is ordered after. */
 #include "device/stream.h"
+#include "base/thread.h"
 #include "device/graph.h"
 
 #include "base/mem.h"
@@ -48,13 +49,12 @@ lm_stream *lm_stream_by_id(lm_device device, int id) {
 static lm_stream *make_default(lm_device device) {
   queue *q = queue_of(device);
   lm_stream *s = NULL;
-  pthread_mutex_lock(&q->lock);
+  LM_LOCKED(&q->lock);
   if (q->count > 0) {
     s = lm_stream_by_id(device, 0);
   } else if (make_stream(q, device, 0, &s) != LM_OK) {
     s = NULL;
   }
-  pthread_mutex_unlock(&q->lock);
   return s;
 }
 
@@ -107,28 +107,21 @@ static lm_stream *reuse_stream(queue *q, int priority) {
 }
 
 lm_status lm_stream_new(lm_device device, int priority, lm_stream **out) {
-  lm_status status = LM_OK;
   const lm_driver *driver = lm_driver_of(device);
   queue *q = queue_of(device);
   *out = make_default(device);
   if (!*out) return LM_E_DEVICE;
   if (!lm_has_streams(driver)) return LM_OK;
   int least = 0, greatest = 0;
-  if (driver->priorities) TRY(driver->priorities(lm_device_physical(device), &least, &greatest));
+  if (driver->priorities) NEED(driver->priorities(lm_device_physical(device), &least, &greatest));
   if (priority > least) priority = least;
   if (priority < greatest) priority = greatest;
-  pthread_mutex_lock(&q->lock);
-  if (q->count < LM_STREAM_MAX) {
-    status = make_stream(q, device, priority, out);
-  } else {
-    *out = reuse_stream(q, priority);
-    if (!*out)
-      status = lm_fail(LM_E_STATE, "stream: cannot create a stream of %s while graphs are captured on all of them",
-                       lm_device_name(device));
-  }
-  pthread_mutex_unlock(&q->lock);
-done:
-  return status;
+  LM_LOCKED(&q->lock);
+  if (q->count < LM_STREAM_MAX) return make_stream(q, device, priority, out);
+  *out = reuse_stream(q, priority);
+  if (*out) return LM_OK;
+  return lm_fail(LM_E_STATE, "stream: cannot create a stream of %s while graphs are captured on all of them",
+                 lm_device_name(device));
 }
 
 void lm_stream_touch(lm_stream *s) { atomic_fetch_add_explicit(&state_of(s)->given, 1, memory_order_release); }
@@ -268,9 +261,8 @@ static lm_status finish(lm_stream *s) {
 
 static lm_status spare(lm_stream *s) {
   queue *q = queue_of(s->device);
-  pthread_mutex_lock(&q->lock);
+  LM_LOCKED(&q->lock);
   q->spare |= (uint64_t)1 << s->id;
-  pthread_mutex_unlock(&q->lock);
   return LM_OK;
 }
 

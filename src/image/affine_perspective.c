@@ -10,15 +10,14 @@
 /* Checks the numbers of a map: bilinear and nfill at `at`, then `coefficients` of them, then the fills. */
 static lm_status check_map(lm_image_job *job, int at, int coefficients) {
   int64_t bilinear, fills;
-  lm_status status;
-  TRY(lm_image_integer(job, at, "bilinear", 0, 1, &bilinear));
-  TRY(lm_image_integer(job, at + 1, "the length of fill", 0, job->x.c, &fills));
+  lm_status status = LM_OK;
+  NEED(lm_image_integer(job, at, "bilinear", 0, 1, &bilinear));
+  NEED(lm_image_integer(job, at + 1, "the length of fill", 0, job->x.c, &fills));
   if (job->count != at + 2 + coefficients + (int)fills) {
     status = lm_fail_int(job->name, "numbers", lm_text("a list of %d", at + 2 + coefficients + (int)fills), job->count);
   } else if (fills > 1 && fills != job->x.c) {
     status = lm_fail_int(job->name, "fill", lm_text("1 or %d numbers, one for each channel", (int)job->x.c), fills);
   }
-done:
   return status;
 }
 
@@ -65,7 +64,7 @@ static void warp_rows(void *ctx, int64_t begin, int64_t end) {
   }
 }
 
-static lm_status warp(const lm_image_job *job, int at, int coefficients, lm_walk_of walk_of) {
+static lm_status warp_image(const lm_image_job *job, int at, int coefficients, lm_walk_of walk_of) {
   const lm_planes *x = &job->x, *y = &job->y;
   warping w = {job, at, coefficients, walk_of, (x->c + LM_MAX_CHANNELS - 1) / LM_MAX_CHANNELS};
   int64_t rows = y->n * y->h;
@@ -88,7 +87,7 @@ static lm_walk affine_walk(const lm_image_job *job, int64_t row) {
                    .z0 = 1};
 }
 
-lm_status lm_run_affine(const lm_image_job *job) { return warp(job, 2, 6, affine_walk); }
+lm_status lm_run_affine(const lm_image_job *job) { return warp_image(job, 2, 6, affine_walk); }
 
 lm_status lm_plan_perspective(lm_image_job *job) { return check_map(job, 0, 8); }
 
@@ -105,4 +104,4 @@ static lm_walk perspective_walk(const lm_image_job *job, int64_t row) {
   return w;
 }
 
-lm_status lm_run_perspective(const lm_image_job *job) { return warp(job, 0, 8, perspective_walk); }
+lm_status lm_run_perspective(const lm_image_job *job) { return warp_image(job, 0, 8, perspective_walk); }

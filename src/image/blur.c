@@ -78,7 +78,7 @@ lm_status lm_run_blur(const lm_image_job *job) {
   int64_t planes = x->n * x->c;
   double work = (double)planes * (double)x->h * (double)x->w * 0.1 * (double)(8 + b.kx + b.ky);
   size_t numbers = (size_t)(x->w + b.kx) + (size_t)(ROWS + b.ky) * (size_t)x->w;
-  char *w = lm_malloc((size_t)((b.kx + b.ky) * b.real));
+  LM_FREED char *w = lm_malloc((size_t)((b.kx + b.ky) * b.real));
   if (!w) return LM_E_OOM;
   for (int64_t i = 0; i < b.kx + b.ky; i++) {
     if (b.real == 8) {
@@ -89,9 +89,7 @@ lm_status lm_run_blur(const lm_image_job *job) {
   }
   b.wx = w, b.wy = w + b.kx * b.real;
   size_t scratch = (size_t)b.ky * sizeof(void *) + numbers * (size_t)b.real + 64;
-  lm_status status = lm_parallel(planes * b.parts, work, scratch, blur_tasks, &b);
-  lm_free(w);
-  return status;
+  return lm_parallel(planes * b.parts, work, scratch, blur_tasks, &b);
 }
 
 /* Sharpens rows; border pixels are only clamped to black and white. */

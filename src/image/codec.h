@@ -45,8 +45,6 @@ typedef struct lm_codec {
   lm_status (*decode_frames)(const lm_image *image, int channels, lm_tensor **out);
   lm_status (*encode)(const lm_tensor *pixels, int value, lm_tensor **out);
 } lm_codec;
-lm_status lm_bmp_header(const lm_image *image, lm_image_header *out);
-lm_status lm_bmp_decode(const lm_image *image, const lm_region *region, const lm_plane_target *to);
 
 /* Defines the function that makes a file the plug-in luminary_image_FORMAT.so. Each is linked to its format's library
  * and loaded with the first such image: libtiff alone takes as long to load as a third of the core. */

@@ -11,7 +11,7 @@
 
 static double bytes_of(const lm_image_job *job) { return (double)lm_dtype_size(job->x.dtype); }
 
-static double white(const lm_image_job *job) { return job->x.dtype == LM_U8 ? 255 : 1; }
+static double white_of(const lm_image_job *job) { return job->x.dtype == LM_U8 ? 255 : 1; }
 
 lm_status lm_plan_colors(lm_image_job *job) {
   if (job->x.c == 1 || job->x.c == 3) return LM_OK;
@@ -20,7 +20,7 @@ lm_status lm_plan_colors(lm_image_job *job) {
 }
 
 /* Copies channels one by one; any number of them. */
-static lm_status copy(const lm_image_job *job) {
+static lm_status copy_channels(const lm_image_job *job) {
   const double none[2] = {1, 0};
   return lm_image_spans(job, LOOPS->blend, false, none, 0, 0.03 * bytes_of(job));
 }
@@ -52,29 +52,26 @@ static void sum_rows(void *ctx, int64_t first, int64_t last) {
 lm_status lm_run_contrast(const lm_image_job *job) {
   const lm_planes *x = &job->x;
   int64_t rows = x->n * x->h;
-  double *v = lm_malloc((size_t)(2 * x->n + rows) * sizeof *v), *sums = v + 2 * x->n;
+  LM_FREED double *v = lm_malloc((size_t)(2 * x->n + rows) * sizeof *v);
+  double *sums = v + 2 * x->n;
   if (!v) return LM_E_OOM;
-  lm_status status;
-  TRY(lm_parallel(rows, (double)rows * (double)x->w * (double)x->c * 0.1, 0, sum_rows, &(counting){job, *x, sums}));
+  NEED(lm_parallel(rows, (double)rows * (double)x->w * (double)x->c * 0.1, 0, sum_rows, &(counting){job, *x, sums}));
   for (int64_t image = 0; image < x->n; image++) {
     double sum = 0;
     for (int64_t h = 0; h < x->h; h++) sum += sums[image * x->h + h];
     v[2 * image] = job->v[0];
     v[2 * image + 1] = (1 - job->v[0]) * sum / ((double)x->h * (double)x->w);
   }
-  TRY(lm_image_spans(job, LOOPS->blend, true, v, 2, 0.2));
-done:
-  lm_free(v);
-  return status;
+  return lm_image_spans(job, LOOPS->blend, true, v, 2, 0.2);
 }
 
 lm_status lm_run_saturation(const lm_image_job *job) {
-  if (job->x.c == 1) return copy(job);
+  if (job->x.c == 1) return copy_channels(job);
   return lm_image_spans(job, LOOPS->saturate, true, job->v, 0, 0.3);
 }
 
 lm_status lm_run_hue(const lm_image_job *job) {
-  if (job->x.c == 1) return copy(job);
+  if (job->x.c == 1) return copy_channels(job);
   return lm_image_spans(job, LOOPS->hue, true, job->v, 0, 1);
 }
 
@@ -97,14 +94,14 @@ lm_status lm_plan_grayscale(lm_image_job *job) {
   return status;
 }
 
-static void repeat(const void *const *in, void *const *out, int channels, int64_t n, const double *v) {
+static void repeat_channel(const void *const *in, void *const *out, int channels, int64_t n, const double *v) {
   (void)channels;
   for (int c = 0; c < (int)v[0]; c++) memcpy(out[c], in[0], (size_t)n * (size_t)v[1]);
 }
 
 lm_status lm_run_grayscale(const lm_image_job *job) {
   double v[2] = {job->v[0], (double)lm_dtype_size(job->x.dtype)};
-  return lm_image_spans(job, job->x.c == 1 ? repeat : LOOPS->gray, true, v, 0, 0.2);
+  return lm_image_spans(job, job->x.c == 1 ? repeat_channel : LOOPS->gray, true, v, 0, 0.2);
 }
 
 lm_status lm_plan_nothing(lm_image_job *job) {
@@ -126,9 +123,9 @@ lm_status lm_run_posterize(const lm_image_job *job) {
 }
 
 lm_status lm_plan_solarize(lm_image_job *job) {
-  if (job->v[0] <= white(job)) return LM_OK;
-  return lm_fail_number("solarize", "threshold", lm_text("at most %g for %s", white(job), lm_dtype_name(job->x.dtype)),
-                        job->v[0]);
+  if (job->v[0] <= white_of(job)) return LM_OK;
+  return lm_fail_number("solarize", "threshold",
+                        lm_text("at most %g for %s", white_of(job), lm_dtype_name(job->x.dtype)), job->v[0]);
 }
 
 lm_status lm_run_solarize(const lm_image_job *job) {
@@ -136,7 +133,7 @@ lm_status lm_run_solarize(const lm_image_job *job) {
 }
 
 /* Merges a plane's rows into one if they are adjacent in memory. */
-static void flat(lm_planes *x) {
+static void merge_rows(lm_planes *x) {
   if (x->row == x->w * (int64_t)lm_dtype_size(x->dtype)) x->w *= x->h, x->h = 1;
 }
 
@@ -151,21 +148,20 @@ static void find_extremes(void *ctx, int64_t first, int64_t last) {
     bool even = !(largest > least);
     j->out[2 * plane] = even ? 0 : least;
     j->out[2 * plane + 1] = even                     ? 1
-                            : job->x.dtype == LM_F64 ? (largest - least) / white(job)
-                                                     : (double)((float)(largest - least) * (float)(1 / white(job)));
+                            : job->x.dtype == LM_F64 ? (largest - least) / white_of(job)
+                                                     : (double)((float)(largest - least) * (float)(1 / white_of(job)));
   }
 }
 
 lm_status lm_run_autocontrast(const lm_image_job *job) {
   lm_planes x = job->x;
   int64_t planes = x.n * x.c;
-  double *v = lm_malloc((size_t)planes * 2 * sizeof *v), values = (double)planes * (double)x.h * (double)x.w;
+  LM_FREED double *v = lm_malloc((size_t)planes * 2 * sizeof *v);
+  double values = (double)planes * (double)x.h * (double)x.w;
   if (!v) return LM_E_OOM;
-  flat(&x);
-  lm_status status = lm_parallel(planes, values * 0.2, 0, find_extremes, &(counting){job, x, v});
-  if (status == LM_OK) status = lm_image_spans(job, LOOPS->stretch, false, v, 2, 0.3);
-  lm_free(v);
-  return status;
+  merge_rows(&x);
+  NEED(lm_parallel(planes, values * 0.2, 0, find_extremes, &(counting){job, x, v}));
+  return lm_image_spans(job, LOOPS->stretch, false, v, 2, 0.3);
 }
 
 /* ---- equalize: Pillow's look-up table (ImageOps.equalize) */
@@ -186,7 +182,7 @@ static void count_bytes(const lm_planes *x, int64_t plane, int64_t counts[256]) 
   }
 }
 
-static void table_of(const int64_t counts[256], double table[256]) {
+static void fill_equalizing_table(const int64_t counts[256], double table[256]) {
   int64_t total = 0, last = 0;
   for (int i = 0; i < 256; i++) {
     total += counts[i];
@@ -208,22 +204,20 @@ static void make_tables(void *ctx, int64_t first, int64_t last) {
   const counting *j = ctx;
   for (int64_t plane = first; plane < last; plane++) {
     lm_planes own = j->x;
-    if (own.h * own.w < INT32_MAX) flat(&own);
+    if (own.h * own.w < INT32_MAX) merge_rows(&own);
     int64_t counts[256];
     count_bytes(&own, plane, counts);
-    table_of(counts, j->out + 256 * plane);
+    fill_equalizing_table(counts, j->out + 256 * plane);
   }
 }
 
 lm_status lm_run_equalize(const lm_image_job *job) {
   int64_t planes = job->x.n * job->x.c;
-  double *tables = lm_malloc((size_t)planes * 256 * sizeof *tables);
+  LM_FREED double *tables = lm_malloc((size_t)planes * 256 * sizeof *tables);
   if (!tables) return LM_E_OOM;
   double work = (double)planes * (double)job->x.h * (double)job->x.w;
-  lm_status status = lm_parallel(planes, work, 0, make_tables, &(counting){job, job->x, tables});
-  if (status == LM_OK) status = lm_image_spans(job, LOOPS->look_up, false, tables, 256, 0.7);
-  lm_free(tables);
-  return status;
+  NEED(lm_parallel(planes, work, 0, make_tables, &(counting){job, job->x, tables}));
+  return lm_image_spans(job, LOOPS->look_up, false, tables, 256, 0.7);
 }
 
 /* ---- normalize and convert */
@@ -248,7 +242,7 @@ lm_status lm_plan_normalize(lm_image_job *job) {
 
 lm_status lm_run_normalize(const lm_image_job *job) {
   int64_t c = job->x.c, planes = job->x.n * c;
-  double *v = lm_malloc((size_t)planes * 2 * sizeof *v);
+  LM_FREED double *v = lm_malloc((size_t)planes * 2 * sizeof *v);
   if (!v) return LM_E_OOM;
   int given = (job->count - 1) / 2;
   for (int64_t plane = 0; plane < planes; plane++) {
@@ -257,9 +251,7 @@ lm_status lm_run_normalize(const lm_image_job *job) {
     v[2 * plane] = job->x.dtype == LM_U8 ? 1 / (255 * std) : mean;
     v[2 * plane + 1] = job->x.dtype == LM_U8 ? -mean / std : 1 / std;
   }
-  lm_status status = lm_image_spans(job, LOOPS->normalize, false, v, 2, 0.2);
-  lm_free(v);
-  return status;
+  return lm_image_spans(job, LOOPS->normalize, false, v, 2, 0.2);
 }
 
 lm_status lm_plan_convert(lm_image_job *job) {

@@ -26,25 +26,29 @@ static orientation_change orientation_change_of(int orientation) {
 typedef struct format {
   const char *name, *title, *start;
   size_t at, n;        /* offset and length of `start` in a file */
-  const char *library; /* library of the format's plug-in; NULL for one that is not read at all */
+  const char *library; /* library of the format's plug-in */
+  const lm_codec *own; /* the functions of one that no library reads; neither: it is not read at all */
   _Atomic bool loaded;
   lm_codec codec;
 } format;
 
+extern const lm_codec lm_bmp_codec;
 static format formats[] = {
-    {"jpeg", "JPEG", "\xff\xd8\xff", 0, 3, "libjpeg", false, {0}},
-    {"png", "PNG", "\x89PNG\r\n\x1a\n", 0, 8, "libpng", false, {0}},
-    {"webp", "WebP", "WEBP", 8, 4, "libwebp", false, {0}},
-    {"gif", "GIF", "GIF8", 0, 4, "giflib", false, {0}},
-    {"bmp", "BMP", "BM", 0, 2, "", true, {lm_bmp_header, lm_bmp_decode, NULL, NULL, NULL}},
-    {"tiff", "TIFF", "II*\0", 0, 4, "libtiff", false, {0}},
-    {"tiff", "TIFF", "MM\0*", 0, 4, "libtiff", false, {0}},
-    {NULL, "HEIF, AVIF or MP4", "ftyp", 4, 4, NULL, false, {0}},
-    {NULL, "SVG", "<svg", 0, 4, NULL, false, {0}},
-    {NULL, "ICO", "\0\0\1\0", 0, 4, NULL, false, {0}},
+    {"jpeg", "JPEG", "\xff\xd8\xff", 0, 3, "libjpeg", NULL, false, {0}},
+    {"png", "PNG", "\x89PNG\r\n\x1a\n", 0, 8, "libpng", NULL, false, {0}},
+    {"webp", "WebP", "WEBP", 8, 4, "libwebp", NULL, false, {0}},
+    {"gif", "GIF", "GIF8", 0, 4, "giflib", NULL, false, {0}},
+    {"bmp", "BMP", "BM", 0, 2, NULL, &lm_bmp_codec, false, {0}},
+    {"tiff", "TIFF", "II*\0", 0, 4, "libtiff", NULL, false, {0}},
+    {"tiff", "TIFF", "MM\0*", 0, 4, "libtiff", NULL, false, {0}},
+    {NULL, "HEIF, AVIF or MP4", "ftyp", 4, 4, NULL, NULL, false, {0}},
+    {NULL, "SVG", "<svg", 0, 4, NULL, NULL, false, {0}},
+    {NULL, "ICO", "\0\0\1\0", 0, 4, NULL, NULL, false, {0}},
 };
+#define SUPPORTED "supported are JPEG, PNG, WebP, GIF, BMP and TIFF"
+const char lm_image_endings[] = "jpg jpeg png bmp webp tif tiff gif";
 
-static lm_status load(void *arg) {
+static lm_status load_image_plugin(void *arg) {
   static const lm_plugin_family family = {"image", LM_VAR_BACKEND_PATH, "lm_codec_of", "image format"};
   format *f = arg;
   void (*codec_of)(lm_codec *) = NULL;
@@ -56,16 +60,15 @@ static lm_status load(void *arg) {
   return LM_OK;
 }
 
-#define SUPPORTED "supported are JPEG, PNG, WebP, GIF, BMP and TIFF"
-
 static lm_status find_format(lm_image *im) {
   for (size_t i = 0; i < sizeof formats / sizeof *formats; i++) {
     format *f = &formats[i];
-    im->codec = &f->codec;
+    im->codec = f->own ? f->own : &f->codec;
     im->format_name = f->name;
     if (im->nbytes < f->at + f->n || memcmp(im->bytes + f->at, f->start, f->n) != 0) continue;
+    if (f->own) return LM_OK;
     if (f->library) {
-      if (lm_load_once(&f->loaded, load, f) == LM_OK) return LM_OK;
+      if (lm_load_once(&f->loaded, load_image_plugin, f) == LM_OK) return LM_OK;
       return lm_fail_in_file(LM_E_IO, im->name, "cannot decode %s: %s", f->title, lm_error());
     }
     return lm_fail_in_file(LM_E_IO, im->name, "unsupported image format: %s; " SUPPORTED, f->title);
@@ -99,19 +102,18 @@ lm_status lm_image_read_header(lm_image *im) {
 static int channels_of(lm_image_mode mode, int unchanged) { return mode == LM_IMAGE_UNCHANGED ? unchanged : (int)mode; }
 
 /* Mirrors the interval of n from *from within a side of `whole`. */
-static void reverse(int64_t *from, int64_t n, int64_t whole) { *from = whole - *from - n; }
+static void mirror_interval(int64_t *from, int64_t n, int64_t whole) { *from = whole - *from - n; }
 
 /* Scales the interval of n pixels at `from` of a side of `whole` by 1/scale: the first pixel and the one after the
  * last. */
-static void shrink(int64_t from, int64_t n, int64_t whole, int scale, int64_t *first, int64_t *end) {
+static void shrink_interval(int64_t from, int64_t n, int64_t whole, int scale, int64_t *first, int64_t *end) {
   *first = (from + scale / 2) / scale;
   *end = from + n == whole ? lm_ceil_div(whole, scale) : (from + n + scale / 2) / scale;
 }
 
 lm_status lm_image_decode(const lm_image *im, lm_image_mode mode, const lm_image_crop *crop, const int64_t *at_least,
                           lm_tensor **out) {
-  lm_status status = LM_OK;
-  lm_tensor *t = NULL;
+  LM_OWNED *t = NULL;
   lm_image_crop all = {0, 0, im->height, im->width}, part = crop ? *crop : all;
   if (part.top < 0 || part.left < 0 || part.height < 1 || part.width < 1 || part.height > im->height ||
       part.width > im->width || part.top > im->height - part.height || part.left > im->width - part.width) {
@@ -129,15 +131,15 @@ lm_status lm_image_decode(const lm_image *im, lm_image_mode mode, const lm_image
   int64_t y = orientation_change.swap ? part.left : part.top, rows = orientation_change.swap ? part.width : part.height;
   int64_t x = orientation_change.swap ? part.top : part.left,
           columns = orientation_change.swap ? part.height : part.width;
-  if (orientation_change.flip_y) reverse(&y, rows, height);
-  if (orientation_change.flip_x) reverse(&x, columns, width);
+  if (orientation_change.flip_y) mirror_interval(&y, rows, height);
+  if (orientation_change.flip_x) mirror_interval(&x, columns, width);
   lm_region r = {y, y + rows, x, x + columns, height, width};
   int scale = 1;
   if (at_least && im->codec->decode_scaled) {
     for (int s = 8; s > 1 && scale == 1; s /= 2) {
       lm_region smaller = r;
-      shrink(y, rows, height, s, &smaller.y0, &smaller.y1);
-      shrink(x, columns, width, s, &smaller.x0, &smaller.x1);
+      shrink_interval(y, rows, height, s, &smaller.y0, &smaller.y1);
+      shrink_interval(x, columns, width, s, &smaller.x0, &smaller.x1);
       int64_t h = smaller.y1 - smaller.y0, w = smaller.x1 - smaller.x0;
       if ((orientation_change.swap ? w : h) >= at_least[0] && (orientation_change.swap ? h : w) >= at_least[1]) {
         scale = s;
@@ -149,7 +151,7 @@ lm_status lm_image_decode(const lm_image *im, lm_image_mode mode, const lm_image
   columns = r.x1 - r.x0;
   int64_t size[3] = {channels_of(mode, im->channels), orientation_change.swap ? columns : rows,
                      orientation_change.swap ? rows : columns};
-  TRY(lm_tensor_empty(LM_U8, LM_DEVICE(LM_CPU, 0), 3, size, LM_CONTIGUOUS, &t));
+  NEED(lm_tensor_empty(LM_U8, LM_DEVICE(LM_CPU, 0), 3, size, LM_CONTIGUOUS, &t));
   lm_plane_target to = {.first = (uint8_t *)t->data,
                         .plane = size[1] * size[2],
                         .row = orientation_change.swap ? 1 : size[2],
@@ -164,17 +166,14 @@ lm_status lm_image_decode(const lm_image *im, lm_image_mode mode, const lm_image
     to.column = -to.column;
   }
   if (!im->codec->decode_scaled) {
-    TRY(im->codec->decode(im, &r, &to));
+    NEED(im->codec->decode(im, &r, &to));
   } else {
     bool alpha = to.channels % 2 == 0;
     if (alpha) memset(t->data + --to.channels * to.plane, 255, (size_t)to.plane);
-    TRY(im->codec->decode_scaled(im, scale, &r, &to));
+    NEED(im->codec->decode_scaled(im, scale, &r, &to));
   }
-  *out = t;
-  t = NULL;
-done:
-  lm_release(t);
-  return status;
+  *out = lm_tensor_take(&t);
+  return LM_OK;
 }
 
 lm_status lm_image_decode_gif(const lm_image *image, int channels, lm_tensor **out) {
@@ -185,6 +184,6 @@ lm_status lm_image_decode_gif(const lm_image *image, int channels, lm_tensor **o
 lm_status lm_image_encode(const char *name, const lm_tensor *pixels, int value, lm_tensor **out) {
   format *f = formats;
   while (strcmp(f->name, name) != 0) f++;
-  if (lm_load_once(&f->loaded, load, f) == LM_OK) return f->codec.encode(pixels, value, out);
+  if (lm_load_once(&f->loaded, load_image_plugin, f) == LM_OK) return f->codec.encode(pixels, value, out);
   return lm_fail(LM_E_IO, "encode_%s: %s", name, lm_error());
 }

@@ -10,7 +10,7 @@ lm_status lm_plan_flip(lm_image_job *job) {
   return lm_image_integer(job, 1, "vertically", 0, 1, &flag);
 }
 
-static void same(const void *const *in, void *const *out, int channels, int64_t n, const double *v) {
+static void copy_rows(const void *const *in, void *const *out, int channels, int64_t n, const double *v) {
   for (int c = 0; c < channels; c++) memcpy(out[c], in[c], (size_t)n * (size_t)v[0]);
 }
 
@@ -22,7 +22,7 @@ lm_status lm_run_flip(const lm_image_job *job) {
     flipped.x.data += (flipped.x.h - 1) * flipped.x.row;
     flipped.x.row = -flipped.x.row;
   }
-  return lm_image_spans(&flipped, job->v[0] != 0 ? loops->reverse : same, false, &bytes, 0, 0.03 * bytes);
+  return lm_image_spans(&flipped, job->v[0] != 0 ? loops->reverse : copy_rows, false, &bytes, 0, 0.03 * bytes);
 }
 
 lm_status lm_plan_rotate90(lm_image_job *job) {

@@ -15,7 +15,7 @@ typedef struct reading {
   uint8_t background[4];
 } reading;
 
-static int take(GifFileType *gif, GifByteType *out, int n) {
+static int read_gif_bytes(GifFileType *gif, GifByteType *out, int n) {
   reading *r = gif->UserData;
   size_t left = r->image->nbytes - r->at, count = (size_t)n < left ? (size_t)n : left;
   memcpy(out, r->image->bytes + r->at, count);
@@ -23,7 +23,7 @@ static int take(GifFileType *gif, GifByteType *out, int n) {
   return (int)count;
 }
 
-static lm_status problem(const reading *r, int code) {
+static lm_status fail_gif(const reading *r, int code) {
   if (code == D_GIF_ERR_NOT_ENOUGH_MEM) return lm_fail_in_file(LM_E_OOM, r->image->name, "out of memory");
   bool cut = code == D_GIF_ERR_READ_FAILED || code == D_GIF_ERR_EOF_TOO_SOON || code == D_GIF_ERR_NO_SCRN_DSCR;
   const char *text = cut ? "truncated" : GifErrorString(code);
@@ -31,7 +31,7 @@ static lm_status problem(const reading *r, int code) {
 }
 
 #define GIF_NEED(call) \
-  if ((call) == GIF_ERROR) return problem(r, r->gif->Error)
+  if ((call) == GIF_ERROR) return fail_gif(r, r->gif->Error)
 
 /* Reads up to the next frame's pixels; *more is false at the file's end. */
 static lm_status next_frame(reading *r, bool *more) {
@@ -58,11 +58,11 @@ static lm_status next_frame(reading *r, bool *more) {
 static lm_status open_bytes(reading *r) {
   int code = 0;
   bool more;
-  r->gif = DGifOpen(r, take, &code);
-  if (!r->gif) return problem(r, code);
+  r->gif = DGifOpen(r, read_gif_bytes, &code);
+  if (!r->gif) return fail_gif(r, code);
   NEED(next_frame(r, &more));
   const GifImageDesc *d = &r->gif->Image;
-  if (!more || d->Width < 1 || d->Height < 1) return problem(r, D_GIF_ERR_NO_IMAG_DSCR);
+  if (!more || d->Width < 1 || d->Height < 1) return fail_gif(r, D_GIF_ERR_NO_IMAG_DSCR);
   r->height = r->gif->SHeight > d->Top + d->Height ? r->gif->SHeight : d->Top + d->Height;
   r->width = r->gif->SWidth > d->Left + d->Width ? r->gif->SWidth : d->Left + d->Width;
   const ColorMapObject *map = r->gif->SColorMap;
@@ -80,7 +80,7 @@ static lm_status close_bytes(reading *r, lm_status status) {
   return status;
 }
 
-static lm_status read_header(const lm_image *image, lm_image_header *out) {
+static lm_status read_gif_header(const lm_image *image, lm_image_header *out) {
   reading r = {.image = image};
   lm_status status = open_bytes(&r);
   if (status == LM_OK) {
@@ -104,7 +104,7 @@ static lm_status draw_frame(reading *r) {
   const GifImageDesc *d = &r->gif->Image;
   const ColorMapObject *map = d->ColorMap ? d->ColorMap : r->gif->SColorMap;
   size_t bytes = (size_t)(r->height * r->width) * 4;
-  if (!map) return problem(r, D_GIF_ERR_NO_COLOR_MAP);
+  if (!map) return fail_gif(r, D_GIF_ERR_NO_COLOR_MAP);
   if (!r->canvas) {
     r->canvas = lm_malloc(bytes), r->before = lm_malloc(bytes), r->line = lm_malloc(UINT16_MAX);
     if (!r->canvas || !r->before || !r->line) return LM_E_OOM;
@@ -127,11 +127,11 @@ static lm_status draw_frame(reading *r) {
   return LM_OK;
 }
 
-static lm_status decode(const lm_image *image, const lm_region *region, const lm_plane_target *to) {
+static lm_status decode_gif(const lm_image *image, const lm_region *region, const lm_plane_target *to) {
   reading r = {.image = image};
   lm_status status;
   TRY(open_bytes(&r));
-  if (r.height != region->height || r.width != region->width) TRY(problem(&r, D_GIF_ERR_NO_SCRN_DSCR));
+  if (r.height != region->height || r.width != region->width) TRY(fail_gif(&r, D_GIF_ERR_NO_SCRN_DSCR));
   TRY(draw_frame(&r));
   lm_planes_put_rgba(to, region, r.canvas);
 done:
@@ -172,4 +172,4 @@ done:
   return close_bytes(&r, status);
 }
 
-LM_CODEC(.header = read_header, .decode = decode, .decode_frames = decode_frames)
+LM_CODEC(.header = read_gif_header, .decode = decode_gif, .decode_frames = decode_frames)

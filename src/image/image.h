@@ -30,6 +30,9 @@ typedef struct lm_image {
   int orientation;         /* EXIF's, 1 to 8; 1 if not upright */
 } lm_image;
 
+/* Endings of the names of files that are decoded, separated by spaces. */
+LM_API extern const char lm_image_endings[];
+
 /* A rectangle of the upright image. */
 typedef struct lm_image_crop {
   int64_t top, left, height, width;

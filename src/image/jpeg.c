@@ -23,7 +23,7 @@ typedef struct errors {
   const char *own; /* reason for our own jump, or NULL */
 } errors;
 
-static void jump(j_common_ptr jpeg) { longjmp(((errors *)jpeg->err)->back, 1); }
+static void jump_to_catch(j_common_ptr jpeg) { longjmp(((errors *)jpeg->err)->back, 1); }
 
 /* Returns true for warnings about damaged pixels. Others concern bytes between segments and unused numbers. */
 static bool is_loss(int message) {
@@ -38,18 +38,18 @@ static bool is_loss(int message) {
   }
 }
 
-static void note(j_common_ptr jpeg, int level) {
+static void count_jpeg_warning(j_common_ptr jpeg, int level) {
   if (level >= 0) return; /* trace messages */
   jpeg->err->num_warnings++;
-  if (is_loss(jpeg->err->msg_code) && !((errors *)jpeg->err)->allow_corrupt) jump(jpeg);
+  if (is_loss(jpeg->err->msg_code) && !((errors *)jpeg->err)->allow_corrupt) jump_to_catch(jpeg);
 }
 
 static void ignore_message(j_common_ptr jpeg) { (void)jpeg; }
 
 static void catch_errors(errors *e, j_common_ptr jpeg, bool allow_corrupt) {
   jpeg->err = jpeg_std_error(&e->manager);
-  e->manager.error_exit = jump;
-  e->manager.emit_message = note;
+  e->manager.error_exit = jump_to_catch;
+  e->manager.emit_message = count_jpeg_warning;
   e->manager.output_message = ignore_message;
   e->allow_corrupt = allow_corrupt;
 }
@@ -57,11 +57,11 @@ static void catch_errors(errors *e, j_common_ptr jpeg, bool allow_corrupt) {
 /* Jumps; `why` is a string literal for problem. */
 static void fail_with(j_common_ptr jpeg, const char *why) {
   ((errors *)jpeg->err)->own = why;
-  jump(jpeg);
+  jump_to_catch(jpeg);
 }
 
 /* Returns the error that libjpeg reported before it jumped. */
-static lm_status problem(j_common_ptr jpeg, const char *name) {
+static lm_status fail_jpeg(j_common_ptr jpeg, const char *name) {
   char text[JMSG_LENGTH_MAX];
   const char *own = ((errors *)jpeg->err)->own;
   if (own) return lm_fail_in_file(LM_E_IO, name, "%s", own);
@@ -113,8 +113,8 @@ static void open_bytes(reading *r) {
   jpeg_read_header(&r->jpeg, TRUE);
 }
 
-static lm_status read_header(reading *r, lm_image_header *out) {
-  if (setjmp(r->caught.back)) return problem((j_common_ptr)&r->jpeg, r->image->name);
+static lm_status read_jpeg_header(reading *r, lm_image_header *out) {
+  if (setjmp(r->caught.back)) return fail_jpeg((j_common_ptr)&r->jpeg, r->image->name);
   open_bytes(r);
   out->height = r->jpeg.image_height;
   out->width = r->jpeg.image_width;
@@ -125,7 +125,7 @@ static lm_status read_header(reading *r, lm_image_header *out) {
 static lm_status header(const lm_image *image, lm_image_header *out) {
   reading r = {.image = image};
   catch_errors(&r.caught, (j_common_ptr)&r.jpeg, image->allow_corrupt);
-  lm_status status = read_header(&r, out);
+  lm_status status = read_jpeg_header(&r, out);
   jpeg_destroy_decompress(&r.jpeg);
   out->orientation = find_orientation(image->bytes, image->nbytes);
   return status;
@@ -138,7 +138,7 @@ static void watch(j_common_ptr jpeg) {
 }
 
 /* Returns c * k / 255, rounded: Adobe's CMYK is stored inverted. */
-static inline uint8_t ink(int c, int k) {
+static inline uint8_t scale_ink(int c, int k) {
   int v = k * (255 - c) + 128;
   v = ((v >> 8) + v) >> 8;
   return (uint8_t)(k > v ? k - v : 0);
@@ -147,19 +147,16 @@ static inline uint8_t ink(int c, int k) {
 /* Converts in place, four bytes a pixel before and after. The weights are ITU-R 601's, in 1/65536. */
 static void cmyk_to_rgb(uint8_t *p, int64_t pixels, bool gray) {
   for (int64_t i = 0; i < pixels; i++, p += 4) {
-    int r = ink(p[0], p[3]), g = ink(p[1], p[3]), b = ink(p[2], p[3]);
+    int r = scale_ink(p[0], p[3]), g = scale_ink(p[1], p[3]), b = scale_ink(p[2], p[3]);
     p[0] = (uint8_t)(gray ? (r * 19595 + g * 38470 + b * 7471 + 0x8000) >> 16 : r);
     p[1] = (uint8_t)g;
     p[2] = (uint8_t)b;
   }
 }
 
-/* Returns the extra columns to decode on each side of a crop: a pixel's smooth chroma depends on its neighbors. */
-static int margin_of(const struct jpeg_decompress_struct *jpeg) { return jpeg->max_h_samp_factor * 2; }
-
 static lm_status read_pixels(reading *r, int scale, const lm_region *region, const lm_plane_target *to) {
   j_decompress_ptr jpeg = &r->jpeg;
-  if (setjmp(r->caught.back)) return problem((j_common_ptr)jpeg, r->image->name);
+  if (setjmp(r->caught.back)) return fail_jpeg((j_common_ptr)jpeg, r->image->name);
   open_bytes(r);
   bool cmyk = jpeg->jpeg_color_space == JCS_CMYK || jpeg->jpeg_color_space == JCS_YCCK;
   bool gray = to->channels == 1;
@@ -174,7 +171,7 @@ static lm_status read_pixels(reading *r, int scale, const lm_region *region, con
     fail_with((j_common_ptr)jpeg, "changed since its header was read");
   }
   if (region->x1 - region->x0 < jpeg->output_width) {
-    int margin = margin_of(jpeg);
+    int margin = jpeg->max_h_samp_factor * 2; /* columns on each side: smooth chroma depends on its neighbors */
     JDIMENSION x = region->x0 > margin ? (JDIMENSION)(region->x0 - margin) : 0;
     JDIMENSION end = jpeg->output_width - region->x1 > margin ? (JDIMENSION)(region->x1 + margin) : jpeg->output_width;
     JDIMENSION width = end - x;
@@ -198,7 +195,7 @@ static lm_status read_pixels(reading *r, int scale, const lm_region *region, con
   return LM_OK;
 }
 
-static lm_status decode(const lm_image *image, int scale, const lm_region *region, const lm_plane_target *to) {
+static lm_status decode_jpeg(const lm_image *image, int scale, const lm_region *region, const lm_plane_target *to) {
   reading r = {.image = image};
   catch_errors(&r.caught, (j_common_ptr)&r.jpeg, image->allow_corrupt);
   lm_status status = read_pixels(&r, scale, region, to);
@@ -220,26 +217,26 @@ typedef struct writing {
   lm_bytes bytes;
 } writing;
 
-static writing *of(j_compress_ptr jpeg) { return (writing *)jpeg; }
+static writing *jpeg_writing(j_compress_ptr jpeg) { return (writing *)jpeg; }
 
 static void begin_piece(j_compress_ptr jpeg) {
-  jpeg->dest->next_output_byte = of(jpeg)->piece;
+  jpeg->dest->next_output_byte = jpeg_writing(jpeg)->piece;
   jpeg->dest->free_in_buffer = PIECE;
 }
 
 static boolean end_piece(j_compress_ptr jpeg) { /* called when the piece is full, whatever free_in_buffer says */
-  lm_put(&of(jpeg)->bytes, of(jpeg)->piece, PIECE);
+  lm_put(&jpeg_writing(jpeg)->bytes, jpeg_writing(jpeg)->piece, PIECE);
   begin_piece(jpeg);
   return TRUE;
 }
 
 static void end_file(j_compress_ptr jpeg) {
-  lm_put(&of(jpeg)->bytes, of(jpeg)->piece, PIECE - jpeg->dest->free_in_buffer);
+  lm_put(&jpeg_writing(jpeg)->bytes, jpeg_writing(jpeg)->piece, PIECE - jpeg->dest->free_in_buffer);
 }
 
 static lm_status write_pixels(writing *w, const lm_tensor *pixels, int quality) {
   j_compress_ptr jpeg = &w->jpeg;
-  if (setjmp(w->caught.back)) return problem((j_common_ptr)jpeg, "to be written");
+  if (setjmp(w->caught.back)) return fail_jpeg((j_common_ptr)jpeg, "to be written");
   jpeg_create_compress(jpeg);
   w->target = (struct jpeg_destination_mgr){
       .init_destination = begin_piece, .empty_output_buffer = end_piece, .term_destination = end_file};
@@ -259,7 +256,7 @@ static lm_status write_pixels(writing *w, const lm_tensor *pixels, int quality) 
   return LM_OK;
 }
 
-static lm_status encode(const lm_tensor *pixels, int quality, lm_tensor **out) {
+static lm_status encode_jpeg(const lm_tensor *pixels, int quality, lm_tensor **out) {
   lm_status status = LM_OK;
   writing w = {0};
   int64_t most = JPEG_MAX_DIMENSION;
@@ -277,4 +274,4 @@ done:
   return status;
 }
 
-LM_CODEC(.header = header, .decode_scaled = decode, .encode = encode)
+LM_CODEC(.header = header, .decode_scaled = decode_jpeg, .encode = encode_jpeg)

@@ -30,7 +30,7 @@ static void split3(uint8_t *a, uint8_t *b, uint8_t *c, const uint8_t *p, int64_t
   split3_as_built(a, b, c, p, n);
 }
 
-static void pick(uint8_t *restrict out, const uint8_t *restrict p, int64_t n, int pixel) {
+static void pick_channel(uint8_t *restrict out, const uint8_t *restrict p, int64_t n, int pixel) {
   switch (pixel) {
     case 1: memcpy(out, p, (size_t)n); return;
     case 2:
@@ -52,7 +52,7 @@ void lm_planes_put(const lm_plane_target *to, int64_t y, int64_t rows, int64_t w
       if (to->channels == 3 && pixel == 3) {
         split3(first, first + to->plane, first + 2 * to->plane, from, width);
       } else {
-        for (int c = 0; c < to->channels; c++) pick(first + c * to->plane, from + c, width, pixel);
+        for (int c = 0; c < to->channels; c++) pick_channel(first + c * to->plane, from + c, width, pixel);
       }
     }
     return;

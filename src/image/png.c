@@ -15,7 +15,7 @@ typedef struct errors { /* libpng's error pointer */
   char text[128];
 } errors;
 
-static void fail(png_structp png, png_const_charp text) {
+static void jump_with_png_error(png_structp png, png_const_charp text) {
   errors *side = png_get_error_ptr(png);
   snprintf(side->text, sizeof side->text, "%s", text);
   longjmp(side->back, 1);
@@ -42,7 +42,7 @@ static void jump_out_of_memory(errors *side) {
 }
 
 /* Returns the error that was recorded before the jump. */
-static lm_status problem(errors *side, const char *name) {
+static lm_status fail_png(errors *side, const char *name) {
   if (side->out_of_memory) return lm_fail_in_file(LM_E_OOM, name, "out of memory");
   return lm_fail_malformed(name, "PNG", LM_NO_OFFSET, "%s", lm_ellipsize(side->text, 200));
 }
@@ -60,7 +60,7 @@ typedef struct reading {
   uint8_t *rows; /* a strip; for an interlaced image all requested rows, and one more */
 } reading;
 
-static void take(png_structp png, png_bytep out, size_t n) {
+static void read_png_bytes(png_structp png, png_bytep out, size_t n) {
   reading *r = png_get_io_ptr(png);
   if (n > r->image->nbytes - r->at) png_error(png, "truncated");
   memcpy(out, r->image->bytes + r->at, n);
@@ -78,11 +78,11 @@ static void leave_out_texts(png_structp png) {
 }
 
 static void open_bytes(reading *r) {
-  r->png = png_create_read_struct_2(PNG_LIBPNG_VER_STRING, &r->side, fail, ignore_warning, NULL, png_malloc_counted,
-                                    png_free_counted);
+  r->png = png_create_read_struct_2(PNG_LIBPNG_VER_STRING, &r->side, jump_with_png_error, ignore_warning, NULL,
+                                    png_malloc_counted, png_free_counted);
   r->info = r->png ? png_create_info_struct(r->png) : NULL;
   if (!r->info) jump_out_of_memory(&r->side);
-  png_set_read_fn(r->png, r, take);
+  png_set_read_fn(r->png, r, read_png_bytes);
   png_set_user_limits(r->png, PNG_UINT_31_MAX, PNG_UINT_31_MAX); /* max_pixels is the limit */
   leave_out_texts(r->png);
   png_read_info(r->png, r->info);
@@ -108,8 +108,8 @@ static int find_orientation(reading *r) {
   return 1;
 }
 
-static lm_status read_header(reading *r, lm_image_header *out) {
-  if (setjmp(r->side.back)) return problem(&r->side, r->image->name);
+static lm_status read_png_header(reading *r, lm_image_header *out) {
+  if (setjmp(r->side.back)) return fail_png(&r->side, r->image->name);
   open_bytes(r);
   kind k = kind_of(r);
   out->height = png_get_image_height(r->png, r->info);
@@ -121,13 +121,13 @@ static lm_status read_header(reading *r, lm_image_header *out) {
 
 static lm_status header(const lm_image *image, lm_image_header *out) {
   reading r = {.image = image};
-  lm_status status = read_header(&r, out);
+  lm_status status = read_png_header(&r, out);
   png_destroy_read_struct(&r.png, &r.info, NULL);
   return status;
 }
 
 /* Sets libpng's conversions in its order; the weights of gray are torchvision's. */
-static void convert(reading *r, int channels) {
+static void set_conversions(reading *r, int channels) {
   kind k = kind_of(r);
   bool color = channels >= 3, alpha = channels % 2 == 0;
   if (k.palette) png_set_palette_to_rgb(r->png); /* RGB, or RGBA if the palette has transparency */
@@ -141,9 +141,9 @@ static void convert(reading *r, int channels) {
 }
 
 static lm_status read_pixels(reading *r, const lm_region *region, const lm_plane_target *to) {
-  if (setjmp(r->side.back)) return problem(&r->side, r->image->name);
+  if (setjmp(r->side.back)) return fail_png(&r->side, r->image->name);
   open_bytes(r);
-  convert(r, to->channels);
+  set_conversions(r, to->channels);
   int passes = png_set_interlace_handling(r->png);
   png_read_update_info(r->png, r->info);
   int64_t height = png_get_image_height(r->png, r->info), width = png_get_image_width(r->png, r->info);
@@ -172,7 +172,7 @@ static lm_status read_pixels(reading *r, const lm_region *region, const lm_plane
   return LM_OK;
 }
 
-static lm_status decode(const lm_image *image, const lm_region *region, const lm_plane_target *to) {
+static lm_status decode_png(const lm_image *image, const lm_region *region, const lm_plane_target *to) {
   reading r = {.image = image};
   lm_status status = read_pixels(&r, region, to);
   png_destroy_read_struct(&r.png, &r.info, NULL);
@@ -190,7 +190,7 @@ typedef struct writing {
   lm_bytes bytes;
 } writing;
 
-static void put(png_structp png, png_bytep data, size_t n) {
+static void append_png_bytes(png_structp png, png_bytep data, size_t n) {
   writing *w = png_get_io_ptr(png);
   lm_put(&w->bytes, data, n);
   if (w->bytes.failed) jump_out_of_memory(&w->side);
@@ -201,13 +201,13 @@ static void flush(png_structp png) { (void)png; }
 static lm_status write_pixels(writing *w, const lm_tensor *pixels, int level) {
   static const int types[] = {PNG_COLOR_TYPE_GRAY, PNG_COLOR_TYPE_GRAY_ALPHA, PNG_COLOR_TYPE_RGB,
                               PNG_COLOR_TYPE_RGB_ALPHA};
-  if (setjmp(w->side.back)) return problem(&w->side, "to be written");
-  w->png = png_create_write_struct_2(PNG_LIBPNG_VER_STRING, &w->side, fail, ignore_warning, NULL, png_malloc_counted,
-                                     png_free_counted);
+  if (setjmp(w->side.back)) return fail_png(&w->side, "to be written");
+  w->png = png_create_write_struct_2(PNG_LIBPNG_VER_STRING, &w->side, jump_with_png_error, ignore_warning, NULL,
+                                     png_malloc_counted, png_free_counted);
   w->info = w->png ? png_create_info_struct(w->png) : NULL;
   if (!w->info) jump_out_of_memory(&w->side);
   png_set_user_limits(w->png, PNG_UINT_31_MAX, PNG_UINT_31_MAX);
-  png_set_write_fn(w->png, w, put, flush);
+  png_set_write_fn(w->png, w, append_png_bytes, flush);
   png_set_compression_level(w->png, level);
   png_set_IHDR(w->png, w->info, (png_uint_32)pixels->size[2], (png_uint_32)pixels->size[1], 8,
                types[pixels->size[0] - 1], PNG_INTERLACE_NONE, PNG_COMPRESSION_TYPE_DEFAULT, PNG_FILTER_TYPE_DEFAULT);
@@ -220,7 +220,7 @@ static lm_status write_pixels(writing *w, const lm_tensor *pixels, int level) {
   return LM_OK;
 }
 
-static lm_status encode(const lm_tensor *pixels, int level, lm_tensor **out) {
+static lm_status encode_png(const lm_tensor *pixels, int level, lm_tensor **out) {
   lm_status status = LM_OK;
   writing w = {.png = NULL};
   TRY(lm_pixels_check("encode_png", pixels, 1 << 1 | 1 << 2 | 1 << 3 | 1 << 4, PNG_UINT_31_MAX));
@@ -236,4 +236,4 @@ done:
   return status;
 }
 
-LM_CODEC(.header = header, .decode = decode, .encode = encode)
+LM_CODEC(.header = header, .decode = decode_png, .encode = encode_png)

@@ -15,13 +15,13 @@ enum { HEIGHT, WIDTH, MODE, ANTIALIAS, TOP, LEFT, FROM_HEIGHT, FROM_WIDTH };
 
 lm_status lm_plan_resize(lm_image_job *job) {
   int64_t mode, antialias, top, left;
-  lm_status status;
-  TRY(lm_image_integer(job, HEIGHT, "height", 1, LM_MAX_SIDE, &job->y.h));
-  TRY(lm_image_integer(job, WIDTH, "width", 1, LM_MAX_SIDE, &job->y.w));
-  TRY(lm_image_integer(job, MODE, "interpolation", LM_RESIZE_NEAREST, LM_RESIZE_BICUBIC, &mode));
-  TRY(lm_image_integer(job, ANTIALIAS, "antialias", 0, 1, &antialias));
-  TRY(lm_image_integer(job, TOP, "top", 0, job->x.h - 1, &top));
-  TRY(lm_image_integer(job, LEFT, "left", 0, job->x.w - 1, &left));
+  lm_status status = LM_OK;
+  NEED(lm_image_integer(job, HEIGHT, "height", 1, LM_MAX_SIDE, &job->y.h));
+  NEED(lm_image_integer(job, WIDTH, "width", 1, LM_MAX_SIDE, &job->y.w));
+  NEED(lm_image_integer(job, MODE, "interpolation", LM_RESIZE_NEAREST, LM_RESIZE_BICUBIC, &mode));
+  NEED(lm_image_integer(job, ANTIALIAS, "antialias", 0, 1, &antialias));
+  NEED(lm_image_integer(job, TOP, "top", 0, job->x.h - 1, &top));
+  NEED(lm_image_integer(job, LEFT, "left", 0, job->x.w - 1, &left));
   const double *v = job->v;
   if (!(v[FROM_HEIGHT] > 0 && v[FROM_HEIGHT] <= (double)(job->x.h - top)) ||
       !(v[FROM_WIDTH] > 0 && v[FROM_WIDTH] <= (double)(job->x.w - left))) {
@@ -29,16 +29,15 @@ lm_status lm_plan_resize(lm_image_job *job) {
         "resize", "crop", lm_text("within the image of %lld x %lld", (long long)job->x.h, (long long)job->x.w),
         lm_text("{%lld, %lld, %g, %g}", (long long)top, (long long)left, v[FROM_HEIGHT], v[FROM_WIDTH]));
   }
-done:
   return status;
 }
 
 /* ---- weights */
 
-static double triangle(double x) { return fabs(x) < 1 ? 1 - fabs(x) : 0; }
+static double triangle_filter(double x) { return fabs(x) < 1 ? 1 - fabs(x) : 0; }
 
 /* Returns the cubic convolution kernel (Keys, "Cubic convolution interpolation for digital image processing", 1981). */
-static double cubic(double x, double a) {
+static double cubic_filter(double x, double a) {
   x = fabs(x);
   if (x < 1) return ((a + 2) * x - (a + 3)) * x * x + 1;
   return x < 2 ? (((x - 5) * x + 8) * x - 4) * a : 0;
@@ -68,7 +67,7 @@ static void weights_antialias(lm_taps *t, double *w, int64_t in, double scale, b
     t->first[o] = first, t->count[o] = end - first;
     for (int64_t k = 0; k < end - first; k++) {
       double x = ((double)(first + k) - center + 0.5) / stretch;
-      own[k] = bicubic ? cubic(x, -0.5) : triangle(x);
+      own[k] = bicubic ? cubic_filter(x, -0.5) : triangle_filter(x);
       total += own[k];
     }
     for (int64_t k = 0; k < end - first && total != 0; k++) own[k] /= total;
@@ -88,7 +87,7 @@ static void weights_plain(lm_taps *t, double *w, int64_t in, double scale, bool 
     for (int64_t k = 0; k < t->most; k++) {
       int64_t i = first + k;
       i = i < 0 ? 0 : i > in - 1 ? in - 1 : i;
-      own[i - low] += bicubic ? cubic(part + 1 - (double)k, -0.75) : k == 0 ? 1 - part : part;
+      own[i - low] += bicubic ? cubic_filter(part + 1 - (double)k, -0.75) : k == 0 ? 1 - part : part;
     }
   }
 }
@@ -98,12 +97,11 @@ static lm_status taps_make(lm_taps *t, double extent, int64_t out, lm_dtype dtyp
   int64_t in = (int64_t)ceil(extent);
   double scale = extent / (double)out, largest = 0;
   int64_t most = bicubic ? 4 : 2;
-  double *w = NULL;
-  lm_status status;
+  LM_FREED double *w = NULL;
   if (antialias) most = 2 * (int64_t)ceil((bicubic ? 2 : 1) * (scale > 1 ? scale : 1)) + 1;
-  TRY(taps_alloc(t, out, most, dtype == LM_U8 ? sizeof(int16_t) : lm_dtype_size(dtype)));
+  NEED(taps_alloc(t, out, most, dtype == LM_U8 ? sizeof(int16_t) : lm_dtype_size(dtype)));
   w = lm_malloc((size_t)out * (size_t)most * sizeof *w);
-  if (!w) TRY(LM_E_OOM);
+  if (!w) return LM_E_OOM;
   if (antialias) {
     weights_antialias(t, w, in, scale, bicubic);
   } else {
@@ -125,15 +123,10 @@ static lm_status taps_make(lm_taps *t, double extent, int64_t out, lm_dtype dtyp
       }
     }
   }
-done:
-  lm_free(w);
-  return status;
+  return LM_OK;
 }
 
 /* ---- the passes */
-
-/* Returns the number of rows transposed at a time: a vector's worth. */
-static int strip_of(lm_dtype dtype) { return dtype == LM_U8 ? 32 : dtype == LM_F32 ? 32 : 16; }
 
 typedef struct resizing {
   const lm_image_job *job;
@@ -141,7 +134,7 @@ typedef struct resizing {
   lm_planes from; /* the part to resize */
   lm_taps across, down;
   bool along_x, along_y;
-  int64_t bytes, strip;
+  int64_t bytes, strip;            /* bytes of an element; rows transposed at a time, a vector's worth */
   size_t middle, columns, results; /* bytes of scratch per task */
   int64_t bands, tall;             /* bands of a plane; rows of a band */
   const int64_t *column;           /* nearest input column of each output */
@@ -252,13 +245,12 @@ static void take_rows(void *ctx, int64_t first, int64_t last) {
 
 static lm_status resize_nearest(resizing *r, bool exact) {
   const lm_planes *y = &r->job->y;
-  int64_t *column = lm_malloc((size_t)y->w * sizeof *column), rows = y->n * y->c * y->h;
+  LM_FREED int64_t *column = lm_malloc((size_t)y->w * sizeof *column);
+  int64_t rows = y->n * y->c * y->h;
   if (!column) return LM_E_OOM;
   for (int64_t i = 0; i < y->w; i++) column[i] = nearest_to(i, r->from.w, y->w, exact);
   r->column = column, r->exact = exact;
-  lm_status status = lm_parallel(rows, (double)rows * (double)y->w * 0.5, 0, take_rows, r);
-  lm_free(column);
-  return status;
+  return lm_parallel(rows, (double)rows * (double)y->w * 0.5, 0, take_rows, r);
 }
 
 lm_status lm_run_resize(const lm_image_job *job) {
@@ -267,7 +259,7 @@ lm_status lm_run_resize(const lm_image_job *job) {
                 .loops = LM_PIXEL_LOOPS(job->x.dtype),
                 .from = job->x,
                 .bytes = (int64_t)lm_dtype_size(job->x.dtype),
-                .strip = strip_of(job->x.dtype)};
+                .strip = job->x.dtype == LM_F64 ? 16 : 32};
   r.from.data = lm_row_of(&job->x, 0, 0, (int64_t)v[TOP]) + (int64_t)v[LEFT] * r.bytes;
   r.from.h = (int64_t)ceil(v[FROM_HEIGHT]), r.from.w = (int64_t)ceil(v[FROM_WIDTH]);
   bool same = v[FROM_HEIGHT] == (double)job->y.h && v[FROM_WIDTH] == (double)job->y.w;

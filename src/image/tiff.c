@@ -16,14 +16,14 @@ typedef struct reading {
   char text[160]; /* text of the first error */
 } reading;
 
-static int note(TIFF *tiff, void *arg, const char *module, const char *format, va_list args) {
+static int keep_tiff_error(TIFF *tiff, void *arg, const char *module, const char *format, va_list args) {
   reading *r = arg; /* NULL for warnings, which are ignored */
   (void)tiff, (void)module;
   if (r && !r->text[0]) vsnprintf(r->text, sizeof r->text, format, args);
   return 1;
 }
 
-static tmsize_t take(thandle_t handle, void *out, tmsize_t n) {
+static tmsize_t read_tiff(thandle_t handle, void *out, tmsize_t n) {
   reading *r = handle;
   if (n < 0 || r->at > r->image->nbytes) return 0;
   uint64_t left = r->image->nbytes - r->at, count = (uint64_t)n < left ? (uint64_t)n : left;
@@ -32,9 +32,9 @@ static tmsize_t take(thandle_t handle, void *out, tmsize_t n) {
   return (tmsize_t)count;
 }
 
-static tmsize_t put(thandle_t handle, void *data, tmsize_t n) { return handle == data ? n : 0; }
+static tmsize_t write_none(thandle_t handle, void *data, tmsize_t n) { return handle == data ? n : 0; }
 
-static toff_t seek(thandle_t handle, toff_t offset, int whence) {
+static toff_t seek_tiff(thandle_t handle, toff_t offset, int whence) {
   reading *r = handle;
   r->at = offset + (whence == SEEK_CUR ? r->at : whence == SEEK_END ? r->image->nbytes : 0);
   return r->at;
@@ -44,7 +44,7 @@ static int close_nothing(thandle_t handle) { return handle == NULL; }
 
 static toff_t size_of(thandle_t handle) { return ((reading *)handle)->image->nbytes; }
 
-static lm_status problem(const reading *r, const char *text) {
+static lm_status fail_tiff(const reading *r, const char *text) {
   return lm_fail_malformed(r->image->name, "TIFF", LM_NO_OFFSET, "%s",
                            lm_ellipsize(r->text[0] ? r->text : text, sizeof r->text));
 }
@@ -53,14 +53,14 @@ static lm_status open_bytes(reading *r, int64_t pixels) {
   TIFFOpenOptions *o = TIFFOpenOptionsAlloc();
   if (!o) return LM_E_OOM;
   TIFFOpenOptionsSetMaxSingleMemAlloc(o, SPARE + (tmsize_t)pixels * 16);
-  TIFFOpenOptionsSetErrorHandlerExtR(o, note, r);
-  TIFFOpenOptionsSetWarningHandlerExtR(o, note, NULL);
-  r->tiff = TIFFClientOpenExt("TIFF", "rm", r, take, put, seek, close_nothing, size_of, NULL, NULL, o);
+  TIFFOpenOptionsSetErrorHandlerExtR(o, keep_tiff_error, r);
+  TIFFOpenOptionsSetWarningHandlerExtR(o, keep_tiff_error, NULL);
+  r->tiff = TIFFClientOpenExt("TIFF", "rm", r, read_tiff, write_none, seek_tiff, close_nothing, size_of, NULL, NULL, o);
   TIFFOpenOptionsFree(o);
-  return r->tiff ? LM_OK : problem(r, "it cannot be opened");
+  return r->tiff ? LM_OK : fail_tiff(r, "it cannot be opened");
 }
 
-static lm_status read_header(const lm_image *image, lm_image_header *out) {
+static lm_status read_tiff_header(const lm_image *image, lm_image_header *out) {
   reading r = {.image = image};
   uint32_t height = 0, width = 0;
   uint16_t orientation = 1, kind = PHOTOMETRIC_MINISBLACK, extras = 0, *extra = NULL;
@@ -75,24 +75,24 @@ static lm_status read_header(const lm_image *image, lm_image_header *out) {
   bool upright = orientation < 1 || orientation > 8;
   *out = (lm_image_header){height, width, (gray ? 1 : 3) + alpha, upright ? 1 : orientation};
   TIFFClose(r.tiff);
-  return height - 1u < INT32_MAX && width - 1u < INT32_MAX ? LM_OK : problem(&r, "it has no size");
+  return height - 1u < INT32_MAX && width - 1u < INT32_MAX ? LM_OK : fail_tiff(&r, "it has no size");
 }
 
 /* Returns the error for an image not converted: unsupported samples, or what libtiff said of the file. */
-static lm_status not_converted(const reading *r) {
+static lm_status fail_not_converted(const reading *r) {
   static const char *const kinds[] = {"samples", "unsigned integers", "signed integers", "floats"};
   uint16_t bits = 1, kind = SAMPLEFORMAT_UINT;
   TIFFGetFieldDefaulted(r->tiff, TIFFTAG_BITSPERSAMPLE, &bits);
   TIFFGetFieldDefaulted(r->tiff, TIFFTAG_SAMPLEFORMAT, &kind);
   bool known = bits == 1 || bits == 2 || bits == 4 || bits == 8 || bits == 16;
-  if (known && kind <= SAMPLEFORMAT_INT) return problem(r, "truncated");
+  if (known && kind <= SAMPLEFORMAT_INT) return fail_tiff(r, "truncated");
   return lm_fail_in_file(LM_E_IO, r->image->name,
                          "unsupported TIFF: expected unsigned integers of 1, 2, 4, 8 or 16 bits "
                          "as samples, got %s of %d bits",
                          kinds[kind <= SAMPLEFORMAT_IEEEFP ? kind : 0], bits);
 }
 
-static lm_status decode(const lm_image *image, const lm_region *region, const lm_plane_target *to) {
+static lm_status decode_tiff(const lm_image *image, const lm_region *region, const lm_plane_target *to) {
   reading r = {.image = image};
   lm_status status;
   uint16_t orientation = 1;
@@ -105,7 +105,7 @@ static lm_status decode(const lm_image *image, const lm_region *region, const lm
   }
   TIFFGetFieldDefaulted(r.tiff, TIFFTAG_ORIENTATION, &orientation); /* keeps rows as stored */
   if (!TIFFReadRGBAImageOriented(r.tiff, (uint32_t)region->width, (uint32_t)region->height, pixels, orientation, 1)) {
-    TRY(not_converted(&r));
+    TRY(fail_not_converted(&r));
   }
   lm_planes_put_rgba(to, region, (const uint8_t *)pixels);
 done:
@@ -114,4 +114,4 @@ done:
   return status;
 }
 
-LM_CODEC(.header = read_header, .decode = decode)
+LM_CODEC(.header = read_tiff_header, .decode = decode_tiff)

@@ -88,7 +88,7 @@ static bool is_strided(const lm_tensor *t) {
   return t->size[t->ndim - 1] <= 1 || t->stride[t->ndim - 1] == 1;
 }
 
-/* Returns x in *out, or a copy of its values as `dtype`, in a layout that planes_of accepts. */
+/* Returns in *out x itself, if it has the dtype and a layout that planes_of accepts, else a copy that does. */
 static lm_status to_form(lm_tensor *x, lm_dtype dtype, lm_tensor **out) {
   if (dtype == x->dtype && is_strided(x)) {
     *out = lm_retain(x);
@@ -135,16 +135,15 @@ static lm_status check_given(const char *name, const lm_tensor *given, const lm_
 /* Runs a checked kind. Halves are computed in float32, and so are integers if values change. */
 static lm_status run_kind(const lm_image_kind *kind, lm_tensor *x, lm_image_job *job, lm_tensor *given,
                           lm_tensor **out) {
-  lm_status status;
-  lm_tensor *in = NULL, *dst = NULL, *result = NULL;
+  LM_OWNED *in = NULL, *dst = NULL, *result = NULL;
   bool moves = kind->mode != COLORS && job->v[kind->mode] <= kind->nearest;
   lm_dtype form = has_loops(x->dtype) ? (lm_dtype)x->dtype : moves ? moved_as(x->dtype) : LM_NO_DTYPE;
   bool converts = form == LM_NO_DTYPE;
   if (converts) form = LM_F32;
-  TRY(to_form(x, converts ? form : (lm_dtype)x->dtype, &in));
+  NEED(to_form(x, converts ? form : (lm_dtype)x->dtype, &in));
   job->stored = in->dtype;
   job->x = job->y = planes_of(in, form);
-  TRY(kind->plan(job));
+  NEED(kind->plan(job));
   lm_dtype dtype = job->y.dtype == form ? (lm_dtype)x->dtype : job->y.dtype;
   int64_t size[LM_MAX_DIMS];
   int ndim = x->ndim == 2 && job->y.c > 1 ? 3 : x->ndim;
@@ -152,32 +151,27 @@ static lm_status run_kind(const lm_image_kind *kind, lm_tensor *x, lm_image_job 
   if (ndim > 2) size[ndim - 3] = job->y.c;
   size[ndim - 2] = job->y.h, size[ndim - 1] = job->y.w;
   if (given) {
-    TRY(check_given(kind->name, given, x, dtype, ndim, size));
+    NEED(check_given(kind->name, given, x, dtype, ndim, size));
     result = lm_retain(given);
     lm_bump(result, -1);
   } else {
-    TRY(lm_tensor_empty(dtype, x->device, ndim, size, LM_CONTIGUOUS, &result));
+    NEED(lm_tensor_empty(dtype, x->device, ndim, size, LM_CONTIGUOUS, &result));
   }
   converts = converts && job->y.dtype == form;
   if (converts) {
-    TRY(lm_tensor_empty(form, x->device, ndim, size, LM_CONTIGUOUS, &dst));
+    NEED(lm_tensor_empty(form, x->device, ndim, size, LM_CONTIGUOUS, &dst));
   } else {
     dst = lm_retain(result);
   }
   job->y = planes_of(dst, job->y.dtype);
-  if (dst->numel > 0) TRY(kind->run(job));
+  if (dst->numel > 0) NEED(kind->run(job));
   if (converts) {
     bool rounds = !lm_dtype_is_float(dtype) && strcmp(kind->name, "pad") != 0 && dtype != LM_BOOL;
     for (int64_t i = 0; rounds && i < dst->numel; i++) ((float *)dst->data)[i] = rintf(((float *)dst->data)[i]);
-    TRY(lm_copy(dst, result));
+    NEED(lm_copy(dst, result));
   }
-  *out = result;
-  result = NULL;
-done:
-  lm_release(in);
-  lm_release(dst);
-  lm_release(result);
-  return status;
+  *out = lm_tensor_take(&result);
+  return LM_OK;
 }
 
 lm_status lm_image_transform(const char *name, lm_tensor *x, int n, const double *v, lm_tensor *given,

@@ -19,7 +19,7 @@
 #include "base/message.h"
 #include "base/regular_file.h"
 
-static lm_status refused(const char *verb, const char *path) { return lm_fail_file(verb, path, strerror(errno)); }
+static lm_status fail_write(const char *verb, const char *path) { return lm_fail_file(verb, path, strerror(errno)); }
 
 static bool folder_of(const char *path, char folder[PATH_MAX]) {
   const char *slash = strrchr(path, '/');
@@ -126,7 +126,7 @@ static bool set_mode(int fd, mode_t mode) {
   return fchmod(fd, mode) == 0 || errno == EPERM || errno == EOPNOTSUPP || errno == ENOSYS;
 }
 
-static bool resolve(const char *path, bool is_there, const char *suffix, char target[PATH_MAX]) {
+static bool resolve_target(const char *path, bool is_there, const char *suffix, char target[PATH_MAX]) {
   if (is_there ? !realpath(path, target) : !find_target(path, target)) return false;
   if (strlen(target) + strlen(suffix) >= PATH_MAX) return errno = ENAMETOOLONG, false;
   strcat(target, suffix);
@@ -143,7 +143,7 @@ lm_status lm_new_file_open(const char *path, const char *suffix, lm_new_file *f)
     if (!S_ISREG(info.st_mode))
       return lm_fail_file("write", path, lm_text("it is %s, not a regular file", lm_file_kind(info.st_mode)));
   }
-  if (!resolve(path, replaces, suffix, target)) return refused("write", path);
+  if (!resolve_target(path, replaces, suffix, target)) return fail_write("write", path);
   path = target;
   f->capacity = strlen(path) + 48;
   f->path = lm_copy_text(path);
@@ -152,7 +152,7 @@ lm_status lm_new_file_open(const char *path, const char *suffix, lm_new_file *f)
   mode_t mode = replaces ? info.st_mode & 0666 : 0666;
   if (!open_nameless(f, mode)) open_named(f, mode);
   if (f->fd < 0 || (replaces && !set_mode(f->fd, info.st_mode & 07777))) {
-    status = refused("write", f->path);
+    status = fail_write("write", f->path);
     if (f->fd >= 0) {
       if (!f->nameless) unlink(f->temporary);
       close(f->fd);
@@ -178,7 +178,7 @@ static lm_status send_to_disk(lm_new_file *f) {
   for (; f->written - f->stored > MOST_WAITING; f->stored += STORED_AT_ONCE) {
     int how = SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WRITE | SYNC_FILE_RANGE_WAIT_AFTER;
     bool failed = sync_file_range(f->fd, (off64_t)f->stored, STORED_AT_ONCE, how) != 0; /* fsync will not report it */
-    if (failed && (errno == EIO || errno == ENOSPC || errno == EDQUOT)) return refused("write", f->path);
+    if (failed && (errno == EIO || errno == ENOSPC || errno == EDQUOT)) return fail_write("write", f->path);
     if (f->progress) atomic_fetch_add(f->progress, 1);
   }
 #endif
@@ -201,7 +201,7 @@ lm_status lm_new_file_write(lm_new_file *f, const void *data, size_t bytes) {
       status = send_to_disk(f);
     } else if (errno != EINTR) {
       bool unread = errno == EFAULT;
-      status = refused("write", f->path);
+      status = fail_write("write", f->path);
       if (unread) lost = lm_truncation_check_read(p);
     }
   }
@@ -210,7 +210,7 @@ lm_status lm_new_file_write(lm_new_file *f, const void *data, size_t bytes) {
 }
 
 lm_status lm_new_file_rewind(lm_new_file *f) {
-  return lseek(f->fd, 0, SEEK_SET) == 0 ? LM_OK : refused("write", f->path);
+  return lseek(f->fd, 0, SEEK_SET) == 0 ? LM_OK : fail_write("write", f->path);
 }
 
 int lm_new_file_lock(const lm_new_file *f) {
@@ -238,14 +238,14 @@ static bool sync_directory(const char *path) {
 
 lm_status lm_new_file_commit(lm_new_file *f) {
   lm_status status = lm_truncation_check(); /* the written data may be from a truncated file */
-  if (status == LM_OK && (fsync(f->fd) != 0 || (f->nameless && !give_name(f)))) status = refused("write", f->path);
+  if (status == LM_OK && (fsync(f->fd) != 0 || (f->nameless && !give_name(f)))) status = fail_write("write", f->path);
   int lock = lm_fd_above_stdio(fcntl(f->fd, F_DUPFD_CLOEXEC, 0)); /* keeps the lock until the rename; -1: none */
-  if (close(f->fd) != 0 && status == LM_OK) status = refused("write", f->path);
+  if (close(f->fd) != 0 && status == LM_OK) status = fail_write("write", f->path);
   f->fd = -1;
-  if (status == LM_OK && rename(f->temporary, f->path) != 0) status = refused("replace", f->path);
+  if (status == LM_OK && rename(f->temporary, f->path) != 0) status = fail_write("replace", f->path);
   if (lock >= 0) close(lock);
   if (status == LM_OK) {
-    if (!sync_directory(f->path)) status = refused("sync the folder of", f->path);
+    if (!sync_directory(f->path)) status = fail_write("sync the folder of", f->path);
     lm_free(f->temporary);
     f->temporary = NULL;
   }
@@ -296,7 +296,7 @@ void lm_remove_abandoned(const char *path, int nshards, const char *const *shard
 
 static bool find_part(const char *path, const char *suffix, char part[PATH_MAX]) {
   struct stat info;
-  return resolve(path, stat(path, &info) == 0, suffix, part);
+  return resolve_target(path, stat(path, &info) == 0, suffix, part);
 }
 
 bool lm_parts_are_listed(const char *path, int nshards, const char *const *shards) {
@@ -311,9 +311,9 @@ bool lm_parts_are_listed(const char *path, int nshards, const char *const *shard
 lm_status lm_complete_parts(const char *path, const char *suffix, int nshards, const char *const *shards) {
   LM_LARGE(char, part, PATH_MAX);
   LM_LARGE(char, target, PATH_MAX);
-  if (!find_part(path, "", target) || !find_part(path, suffix, part)) return refused("replace", path);
-  if (rename(part, target) != 0) return errno == ENOENT ? LM_OK : refused("replace", path);
-  if (!sync_directory(target)) return refused("sync the folder of", path);
+  if (!find_part(path, "", target) || !find_part(path, suffix, part)) return fail_write("replace", path);
+  if (rename(part, target) != 0) return errno == ENOENT ? LM_OK : fail_write("replace", path);
+  if (!sync_directory(target)) return fail_write("sync the folder of", path);
   lm_remove_abandoned(path, nshards, shards);
   return LM_OK;
 }

@@ -38,7 +38,7 @@ static void forget_writes(void) {
   unfinished = NULL;
 }
 
-static void prepare(void) {
+static void prepare_fork(void) {
   lm_cond_init(&ends);
   pthread_atfork(NULL, NULL, forget_writes);
 }
@@ -51,7 +51,7 @@ static void free_plan(lm_write_plan *p) {
   *p = (lm_write_plan){0};
 }
 
-static void *copy(const void *from, size_t bytes) {
+static void *copy_bytes(const void *from, size_t bytes) {
   void *to = lm_malloc(bytes + 1);
   return to ? memcpy(to, from, bytes) : NULL;
 }
@@ -60,9 +60,9 @@ static bool copy_plan(const lm_write_plan *p, lm_write_plan *out) {
   *out = *p;
   out->tensors = NULL, out->shards = NULL;
   out->path = lm_copy_text(p->path);
-  out->head = copy(p->head, p->head_bytes);
-  out->sums_before = copy(p->sums_before, (size_t)p->n * sizeof *p->sums_before);
-  lm_tensor **tensors = copy(p->tensors, (size_t)p->n * sizeof *tensors);
+  out->head = copy_bytes(p->head, p->head_bytes);
+  out->sums_before = copy_bytes(p->sums_before, (size_t)p->n * sizeof *p->sums_before);
+  lm_tensor **tensors = copy_bytes(p->tensors, (size_t)p->n * sizeof *tensors);
   out->tensors = tensors;
   for (int i = 0; tensors && i < p->n; i++) lm_retain(tensors[i]);
   out->whole = lm_copy_text(p->whole), out->suffix = lm_copy_text(p->suffix);
@@ -130,7 +130,7 @@ static void release(lm_background_write *w) { /* requires the lock */
 static void *write_on_thread(void *arg) {
   lm_background_write *w = arg;
   lm_status status = write_file(w);
-  pthread_mutex_lock(&lock);
+  LM_LOCKED(&lock);
   free_plan(&w->plan);
   if (status != LM_OK) snprintf(w->error, sizeof w->error, "%s", lm_error());
   w->ended = true;
@@ -139,12 +139,11 @@ static void *write_on_thread(void *arg) {
     release(w);
   }
   pthread_cond_broadcast(&ends);
-  pthread_mutex_unlock(&lock);
   return NULL;
 }
 
 lm_status lm_background_write_start(const lm_write_plan *plan, lm_background_write **out) {
-  pthread_once(&once, prepare);
+  pthread_once(&once, prepare_fork);
   *out = NULL;
   lm_background_write *w = lm_calloc(1, sizeof *w);
   if (!w) return LM_E_OOM;
@@ -176,29 +175,25 @@ lm_status lm_background_write_start(const lm_write_plan *plan, lm_background_wri
 
 bool lm_background_write_wait(lm_background_write *w, double seconds) {
   double deadline = lm_seconds() + seconds;
-  pthread_mutex_lock(&lock);
+  LM_LOCKED(&lock);
   while (!w->ended && lm_cond_wait_until(&ends, &lock, deadline)) continue;
-  bool ended = w->ended;
-  pthread_mutex_unlock(&lock);
-  return ended;
+  return w->ended;
 }
 
 const char *lm_background_write_error(lm_background_write *w) {
-  pthread_mutex_lock(&lock);
+  LM_LOCKED(&lock);
   if (w->error[0] && !w->reported) {
     w->reported = true;
     LM_UNLINK(unfinished, w);
     release(w);
   }
-  pthread_mutex_unlock(&lock);
   return w->error;
 }
 
 void lm_background_write_release(lm_background_write *w) {
   if (!w) return;
-  pthread_mutex_lock(&lock);
+  LM_LOCKED(&lock);
   release(w);
-  pthread_mutex_unlock(&lock);
 }
 
 static double seconds_of_patience(void) {
@@ -233,14 +228,13 @@ static bool wait_while_written(double most) {
 
 bool lm_background_writes_finish(void) {
   double most = seconds_of_patience();
-  pthread_once(&once, prepare);
-  pthread_mutex_lock(&lock);
+  pthread_once(&once, prepare_fork);
+  LM_LOCKED(&lock);
   wait_while_written(most);
   bool fine = !unfinished;
   for (const lm_background_write *w = unfinished; w; w = w->next) {
     if (!w->ended) { lm_fail_file("finish", w->plan.path, lm_text("nothing was written for %g s", most)); }
     lm_print_stderr("luminary: a save in the background failed: %s", w->ended ? w->error : lm_error());
   }
-  pthread_mutex_unlock(&lock);
   return fine;
 }

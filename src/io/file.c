@@ -175,13 +175,13 @@ typedef struct reading {
   _Atomic int problem; /* errno of a failed read */
 } reading;
 
-static int64_t parts_of(const piece *p) { return (int64_t)((p->bytes + PART - 1) / PART); }
+static int64_t piece_parts(const piece *p) { return (int64_t)((p->bytes + PART - 1) / PART); }
 
 static void read_parts(void *ctx, int64_t first, int64_t last) {
   reading *r = ctx;
   int64_t begin = 0; /* index of the piece's first part */
-  for (const piece *p = r->pieces; begin < last; begin += parts_of(p++)) {
-    for (int64_t i = first > begin ? first - begin : 0; i < parts_of(p) && begin + i < last; i++) {
+  for (const piece *p = r->pieces; begin < last; begin += piece_parts(p++)) {
+    for (int64_t i = first > begin ? first - begin : 0; i < piece_parts(p) && begin + i < last; i++) {
       size_t from = (size_t)i * PART, n = p->bytes - from < PART ? p->bytes - from : PART;
       bool ended = false;
       if (!read_at(r->fd, (char *)p->to + from, n, p->at + from, &ended)) r->problem = errno;
@@ -198,7 +198,7 @@ static lm_status read_pieces(const lm_file *f, int n, const piece *pieces) {
   int64_t parts = 0;
   double bytes = 0;
   for (int i = 0; i < n; i++) {
-    parts += parts_of(&pieces[i]);
+    parts += piece_parts(&pieces[i]);
     bytes += (double)pieces[i].bytes;
   }
   NEED(lm_parallel(parts, bytes * ns_a_byte, 0, read_parts, &r));
@@ -248,7 +248,7 @@ static lm_status inflate_into(lm_file *f, z_stream *z, uint64_t at, uint64_t pac
     if (z->avail_in == 0 && from < end) {
       const char *piece;
       z->avail_in = at_most(end - from, INFLATED);
-      TRY(lm_file_view(f, from, z->avail_in, &piece));
+      NEED(lm_file_view(f, from, z->avail_in, &piece));
       z->next_in = (const unsigned char *)piece;
       from += z->avail_in;
     }
@@ -259,7 +259,7 @@ static lm_status inflate_into(lm_file *f, z_stream *z, uint64_t at, uint64_t pac
     filled += (capacity > 0 ? capacity : 1) - z->avail_out;
     if (filled > n || (start && filled == n)) break;
   }
-  TRY(lm_file_check(f));
+  NEED(lm_file_check(f));
   if (start && filled == n) return LM_OK;
   if (code != Z_STREAM_END || filled != n || z->avail_in > 0 || from < end) {
     const char *reason = code == Z_MEM_ERROR ? "out of memory"
@@ -268,7 +268,6 @@ static lm_status inflate_into(lm_file *f, z_stream *z, uint64_t at, uint64_t pac
                                              : (z->msg ? z->msg : "it does not end where the file states");
     status = lm_fail_malformed(f->path, "deflate data", (int64_t)at, "%s", reason);
   }
-done:
   return status;
 }
 

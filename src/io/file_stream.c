@@ -34,8 +34,7 @@ lm_status lm_file_stream_open(const char *path, lm_file_stream **out) {
   TRY(lm_fd_open(path, 0, &s->fd, &s->info));
   if (!(s->file = gzdopen(s->fd, "rb"))) {
     close(s->fd);
-    status = lm_fail_in_file(LM_E_OOM, path, "out of memory");
-    goto done;
+    TRY(lm_fail_in_file(LM_E_OOM, path, "out of memory"));
   }
   gzbuffer(s->file, BUFFER);
   *out = s;
@@ -79,41 +78,31 @@ lm_status lm_file_stream_finish(lm_file_stream *s) {
 }
 
 lm_status lm_file_stream_bytes(lm_file_stream *s, uint64_t n, lm_tensor **out) {
-  lm_status status;
-  lm_tensor *t = NULL;
+  LM_OWNED *t = NULL;
   int64_t size = (int64_t)n;
   size_t got;
   uint64_t most = lm_file_stream_most(s);
   if (s->at > most || n > most - s->at) return lm_fail_truncated(s->path, n, s->at, most);
-  status = lm_tensor_empty(LM_U8, LM_DEVICE(LM_CPU, 0), 1, &size, LM_CONTIGUOUS, &t);
+  lm_status status = lm_tensor_empty(LM_U8, LM_DEVICE(LM_CPU, 0), 1, &size, LM_CONTIGUOUS, &t);
   if (status != LM_OK) return lm_fail_in_file(status, s->path, "%s", lm_error());
-  TRY(lm_file_stream_read(s, t->data, (size_t)n, &got));
+  NEED(lm_file_stream_read(s, t->data, (size_t)n, &got));
   if (got < n) {
-    TRY(lm_fd_unchanged(s->path, s->fd, &s->info));
-    status = lm_fail_in_file(LM_E_IO, s->path, "truncated: %llu bytes are missing", (unsigned long long)(n - got));
-    goto done;
+    NEED(lm_fd_unchanged(s->path, s->fd, &s->info));
+    return lm_fail_in_file(LM_E_IO, s->path, "truncated: %llu bytes are missing", (unsigned long long)(n - got));
   }
-  *out = t;
-  t = NULL;
-done:
-  lm_release(t);
+  *out = lm_tensor_take(&t);
   return status;
 }
 
 lm_status lm_file_stream_rest(lm_file_stream *s, lm_tensor **out) {
   if (gzdirect(s->file)) return lm_file_stream_bytes(s, (uint64_t)s->info.st_size - s->at, out);
-  lm_status status = LM_OK;
-  lm_bytes all = {0};
-  char *piece = lm_malloc(PIECE);
+  LM_OWNED_BYTES all = {0};
+  LM_FREED char *piece = lm_malloc(PIECE);
   size_t got = PIECE;
   if (!piece) return LM_E_OOM;
   while (got == PIECE && !all.failed) {
-    TRY(lm_file_stream_read(s, piece, PIECE, &got));
+    NEED(lm_file_stream_read(s, piece, PIECE, &got));
     lm_put(&all, piece, got);
   }
-  status = lm_tensor_of_bytes(s->path, &all, LM_U8, 1, out);
-done:
-  lm_bytes_free(&all);
-  lm_free(piece);
-  return status;
+  return lm_tensor_of_bytes(s->path, &all, LM_U8, 1, out);
 }

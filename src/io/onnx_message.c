@@ -72,12 +72,12 @@ static void append_to_sink(ProtobufCBuffer *buffer, size_t n, const uint8_t *byt
   s->append(s->ctx, bytes, n);
 }
 
-static void pack(const void *message, void (*append)(void *ctx, const uint8_t *bytes, size_t n), void *ctx) {
+static void pack_onnx(const void *message, void (*append)(void *ctx, const uint8_t *bytes, size_t n), void *ctx) {
   sink s = {{append_to_sink}, append, ctx};
   protobuf_c_message_pack_to_buffer(message, &s.base);
 }
 
 LM_API void lm_onnx_messages_of(lm_onnx_messages *out);
 void lm_onnx_messages_of(lm_onnx_messages *out) {
-  *out = (lm_onnx_messages){unpack, release, pack, &onnx__model__descriptor};
+  *out = (lm_onnx_messages){unpack, release, pack_onnx, &onnx__model__descriptor};
 }

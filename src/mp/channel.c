@@ -16,10 +16,10 @@ lm_status lm_connection_pair(lm_handle_kind kind, lm_handle *out[2]) {
   int fd[2];
   out[0] = out[1] = NULL;
   NEED(lm_datagram_pair(fd));
-  lm_status status = lm_handle_of(kind, &fd[0], NULL, &out[0]);
+  lm_status status = lm_handle_make(kind, &fd[0], NULL, &out[0]);
   if (status != LM_OK) {
     close(fd[1]);
-  } else if ((status = lm_handle_of(kind, &fd[1], NULL, &out[1])) != LM_OK) {
+  } else if ((status = lm_handle_make(kind, &fd[1], NULL, &out[1])) != LM_OK) {
     lm_handle_free(out[0]);
     out[0] = NULL;
   }
@@ -38,7 +38,7 @@ lm_status lm_listener_new(const char *path, lm_handle **out) {
   if (fd < 0 || bind(fd, (struct sockaddr *)&address, sizeof address) != 0 || listen(fd, SOMAXCONN) != 0) {
     TRY(lm_fail_cannot(LM_E_IO, lm_text("listen at '%s'", path), errno));
   }
-  return lm_handle_of(LM_CONNECTION, &fd, NULL, out);
+  return lm_handle_make(LM_CONNECTION, &fd, NULL, out);
 done:
   if (fd >= 0) close(fd);
   return status;

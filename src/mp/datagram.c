@@ -114,23 +114,19 @@ done:
 
 lm_status lm_datagram_send(int fd, const lm_datagram_header *header, const void *body, size_t n, const int *fds,
                            bool *sent) {
-  lm_status status = LM_OK;
   lm_datagram_header h = *header;
-  int bundle = -1;
+  LM_OWNED_FD bundle = -1;
   *sent = false;
   h.magic = MAGIC;
   if (h.nfds > MAX_FDS) {
     bool fits;
-    TRY(fill_socket(fds, h.nfds, &bundle, &fits));
+    NEED(fill_socket(fds, h.nfds, &bundle, &fits));
     if (!fits) return LM_OK;
     fds = &bundle;
     h.nfds = 1;
     h.flags |= LM_FDS_IN_SOCKET;
   }
-  TRY(send_message(fd, &h, body, n, fds, sent));
-done:
-  if (bundle >= 0) close(bundle);
-  return status;
+  return send_message(fd, &h, body, n, fds, sent);
 }
 
 /* ---- receiving */
@@ -169,22 +165,18 @@ static lm_status receive_message(int fd, lm_datagram_header *h, void *body, size
 }
 
 static lm_status empty_socket(lm_received_fds *l) {
-  lm_status status = LM_OK;
-  int fd = lm_received_fds_take(l);
-  lm_received_fds all = {0};
+  LM_OWNED_FD fd = lm_received_fds_take(l);
+  __attribute__((cleanup(lm_received_fds_close))) lm_received_fds all = {0};
   bool got = true, closed = false;
   while (got) {
     lm_datagram_header h;
     size_t n = 0;
-    TRY(receive_message(fd, &h, NULL, &n, &all, &got, &closed));
+    NEED(receive_message(fd, &h, NULL, &n, &all, &got, &closed));
   }
   lm_received_fds_close(l);
   *l = all;
   all = (lm_received_fds){0};
-done:
-  lm_received_fds_close(&all);
-  if (fd >= 0) close(fd);
-  return status;
+  return LM_OK;
 }
 
 bool lm_datagram_peek(int fd, lm_datagram_header *h) {

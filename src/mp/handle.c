@@ -12,13 +12,7 @@ static bool is_kind(lm_handle_kind kind) { return kind >= LM_CONNECTION && kind 
 
 int lm_handle_sockets(lm_handle_kind kind) { return is_kind(kind) ? lm_handle_traits[kind].sockets : 0; }
 
-void lm_close_all(const int *fds, int n) {
-  for (int i = 0; i < n; i++) {
-    if (fds[i] >= 0) close(fds[i]);
-  }
-}
-
-lm_status lm_handle_of(lm_handle_kind kind, const int *fds, lm_segment *words, lm_handle **out) {
+lm_status lm_handle_make(lm_handle_kind kind, const int *fds, lm_segment *words, lm_handle **out) {
   lm_status status = LM_OK;
   lm_handle *h = NULL;
   *out = NULL;
@@ -41,7 +35,7 @@ lm_status lm_handle_of(lm_handle_kind kind, const int *fds, lm_segment *words, l
 lm_status lm_handle_with_words(lm_handle_kind kind, const int *fds, lm_handle **out) {
   lm_segment *words = NULL;
   lm_status status = lm_segment_new(lm_handle_traits[kind].words, &words);
-  if (status == LM_OK) return lm_handle_of(kind, fds, words, out);
+  if (status == LM_OK) return lm_handle_make(kind, fds, words, out);
   lm_close_all(fds, lm_handle_sockets(kind));
   return status;
 }
@@ -56,7 +50,7 @@ lm_status lm_handle_copy(const lm_handle *h, lm_handle **out) {
     return lm_fail_cannot(errno == EMFILE ? LM_E_OOM : LM_E_IO, "copy a descriptor", errno);
   }
   if (h->words) lm_segment_retain(h->words);
-  return lm_handle_of(h->kind, fds, h->words, out);
+  return lm_handle_make(h->kind, fds, h->words, out);
 }
 
 void lm_handle_free(lm_handle *h) {

@@ -36,12 +36,11 @@ typedef struct lm_handle_trait {
 extern const lm_handle_trait lm_handle_traits[LM_HANDLE_KINDS]; /* handle_kinds.c */
 
 /* Creates a handle that owns the sockets and the segment's reference; on failure, closes and releases them. */
-LM_API lm_status lm_handle_of(lm_handle_kind kind, const int *fds, lm_segment *words, lm_handle **out);
+LM_API lm_status lm_handle_make(lm_handle_kind kind, const int *fds, lm_segment *words, lm_handle **out);
 /* Creates a handle of a kind that has words, with zeroed ones. */
 lm_status lm_handle_with_words(lm_handle_kind kind, const int *fds, lm_handle **out);
 /* Creates another handle for the same object, with duplicated sockets. */
 LM_API lm_status lm_handle_copy(const lm_handle *h, lm_handle **out);
-void lm_close_all(const int *fds, int n); /* skips those that are -1 */
 int lm_handle_sockets(lm_handle_kind kind);
 /* Releases a held lock or semaphore, closes the sockets and releases the memory. NULL is fine. */
 LM_API void lm_handle_free(lm_handle *h);

@@ -16,7 +16,7 @@ static void put_uuid(void *ctx, const lm_property *p) {
 }
 
 /* Returns the GPU's UUID, which is the same in all processes: "GPU-…". */
-static lm_status uuid_of(lm_device device, const char **out) {
+static lm_status read_uuid(lm_device device, const char **out) {
   static pthread_mutex_t asking = PTHREAD_MUTEX_INITIALIZER;
   static char known[LM_DEVICE_KINDS][LM_DEVICE_MAX][UUID_BYTES];
   const lm_driver *driver = lm_driver_of(device);
@@ -42,7 +42,7 @@ static int uuid_part_of(lm_device device) {
 
 lm_status lm_ipc_put_device(lm_bytes *b, lm_device device) {
   const char *uuid;
-  NEED(uuid_of(device, &uuid));
+  NEED(read_uuid(device, &uuid));
   lm_put_text(b, lm_device_kind_name(LM_DEVICE_KIND(device)));
   lm_put_text(b, uuid);
   lm_put_u8(b, (uint8_t)uuid_part_of(device));
@@ -62,7 +62,7 @@ lm_status lm_ipc_get_device(lm_reader *r, lm_device *out) {
   bool found = false;
   for (int i = 0; i < lm_device_count(kind); i++) {
     lm_device device = LM_DEVICE(kind, i);
-    if ((status = uuid_of(device, &here)) != LM_OK) return status;
+    if ((status = read_uuid(device, &here)) != LM_OK) return status;
     if (strcmp(here, uuid) != 0 || (found && uuid_part_of(device) > part)) continue;
     *out = device;
     found = true;

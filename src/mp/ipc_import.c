@@ -47,19 +47,15 @@ lm_status lm_ipc_import_new(uint32_t n, const int *fds, lm_ipc_import **out) {
 
 /* Returns a view of the original, which is still in exported_list. */
 static lm_status import_original(const lm_ipc_location *at, size_t bytes, lm_tensor **out) {
-  lm_status status = LM_OK;
-  lm_tensor *t = NULL;
+  LM_OWNED *t = NULL;
   pthread_mutex_lock(&lm_ipc_thread.lock);
   lm_ipc_exported *l = lm_ipc_thread.exported_list;
   while (l && l->number != at->exported) l = l->next;
   if (l && at->index < (uint32_t)l->n) t = lm_retain(l->tensors[at->index]);
   pthread_mutex_unlock(&lm_ipc_thread.lock);
-  if (!t || t->storage->bytes != bytes) TRY(lm_datagram_malformed());
+  if (!t || t->storage->bytes != bytes) return lm_datagram_malformed();
   int64_t element = (int64_t)lm_dtype_size(t->dtype);
-  TRY(lm_tensor_view(t, 1, &(int64_t){1}, &(int64_t){1}, -((t->data - (char *)t->storage->data) / element), out));
-done:
-  lm_release(t);
-  return status;
+  return lm_tensor_view(t, 1, &(int64_t){1}, &(int64_t){1}, -((t->data - (char *)t->storage->data) / element), out);
 }
 
 static lm_status import_wait_for(lm_ipc_import *b, const char *handle, lm_device device, lm_stream *s) {

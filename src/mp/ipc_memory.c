@@ -19,9 +19,8 @@ bool lm_ipc_is_supported(lm_device device) {
 /* ---- pipes */
 
 lm_ipc_refcount *lm_ipc_refcount_retain(lm_ipc_refcount *l) {
-  pthread_mutex_lock(&lm_ipc_thread.lock);
+  LM_LOCKED(&lm_ipc_thread.lock);
   l->rc++;
-  pthread_mutex_unlock(&lm_ipc_thread.lock);
   return l;
 }
 
@@ -115,33 +114,23 @@ static pthread_mutex_t opening = PTHREAD_MUTEX_INITIALIZER; /* protects the mapp
 static lm_ipc_mapping *mappings;
 
 lm_status lm_ipc_mapping_open(lm_device device, const char *handle, lm_ipc_mapping **out) {
-  lm_status status = LM_OK;
   int ordinal = lm_device_physical(device);
   void *base = NULL;
-  pthread_mutex_lock(&opening);
-  lm_ipc_mapping *m = mappings;
-  while (m && (m->ordinal != ordinal || LM_DEVICE_KIND(m->device) != LM_DEVICE_KIND(device) ||
-               memcmp(m->handle, handle, LM_IPC_BYTES) != 0)) {
-    m = m->next;
+  LM_LOCKED(&opening);
+  for (*out = mappings; *out; *out = (*out)->next) {
+    if ((*out)->ordinal != ordinal || LM_DEVICE_KIND((*out)->device) != LM_DEVICE_KIND(device)) continue;
+    if (memcmp((*out)->handle, handle, LM_IPC_BYTES) != 0) continue;
+    (*out)->rc++;
+    return LM_OK;
   }
-  if (m) {
-    m->rc++;
-    goto done;
-  }
-  if (!(m = lm_calloc(1, sizeof *m))) TRY(LM_E_OOM);
-  status = lm_driver_of(device)->ipc_open(ordinal, handle, &base);
-  if (status != LM_OK) {
-    lm_free(m);
-    m = NULL;
-    goto done;
-  }
+  LM_FREED lm_ipc_mapping *m = lm_calloc(1, sizeof *m);
+  if (!m) return LM_E_OOM;
+  NEED(lm_driver_of(device)->ipc_open(ordinal, handle, &base));
   *m = (lm_ipc_mapping){.rc = 1, .ordinal = ordinal, .device = device, .base = base, .next = mappings};
   memcpy(m->handle, handle, LM_IPC_BYTES);
-  mappings = m;
-done:
-  pthread_mutex_unlock(&opening);
-  *out = m;
-  return status;
+  mappings = *out = m;
+  m = NULL;
+  return LM_OK;
 }
 
 /* Drops a reference to a mapping. False during a capture, which closing would break: try again later. */

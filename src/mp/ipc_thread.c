@@ -16,10 +16,8 @@ static bool runs, stops;
 static pthread_t thread;
 
 int lm_ipc_pending_count(void) {
-  pthread_mutex_lock(&lm_ipc_thread.lock);
-  int n = lm_ipc_thread.nexported + lm_ipc_thread.nreturned;
-  pthread_mutex_unlock(&lm_ipc_thread.lock);
-  return n;
+  LM_LOCKED(&lm_ipc_thread.lock);
+  return lm_ipc_thread.nexported + lm_ipc_thread.nreturned;
 }
 
 static void collect_returned(void) {
@@ -117,20 +115,17 @@ static void ipc_thread_leave(void) {
 }
 
 lm_status lm_ipc_thread_start(void) {
-  lm_status status = LM_OK;
-  pthread_mutex_lock(&lm_ipc_thread.lock);
-  if (runs) goto done;
+  LM_LOCKED(&lm_ipc_thread.lock);
+  if (runs) return LM_OK;
   if ((lm_ipc_thread.wakeup_fd < 0 && (lm_ipc_thread.wakeup_fd = lm_wakeup_fd_new()) < 0) ||
       (lm_ipc_thread.epoll_fd < 0 && ((lm_ipc_thread.epoll_fd = lm_fd_above_stdio(epoll_create1(EPOLL_CLOEXEC))) < 0 ||
                                       epoll_ctl(lm_ipc_thread.epoll_fd, EPOLL_CTL_ADD, lm_ipc_thread.wakeup_fd,
                                                 &(struct epoll_event){.events = EPOLLIN}) != 0)))
-    TRY(lm_fail_cannot(LM_E_OOM, "create an event descriptor", errno));
+    return lm_fail_cannot(LM_E_OOM, "create an event descriptor", errno);
   if (getrandom(lm_ipc_thread.self, sizeof lm_ipc_thread.self, 0) != (ssize_t)sizeof lm_ipc_thread.self)
-    TRY(lm_fail_cannot(LM_E_IO, "read random numbers", errno));
-  TRY(lm_thread_start(NULL, "lm-ipc", &thread, ipc_thread_run, NULL));
+    return lm_fail_cannot(LM_E_IO, "read random numbers", errno);
+  NEED(lm_thread_start(NULL, "lm-ipc", &thread, ipc_thread_run, NULL));
   runs = true;
   atexit(ipc_thread_leave);
-done:
-  pthread_mutex_unlock(&lm_ipc_thread.lock);
-  return status;
+  return LM_OK;
 }

@@ -54,15 +54,12 @@ LM_MUTEX(lock);
 static lm_mp_message *departed;
 
 void lm_mp_message_depart(lm_mp_message *p) {
-  pthread_mutex_lock(&lock);
+  LM_LOCKED(&lock);
   p->next = departed;
   departed = p;
-  pthread_mutex_unlock(&lock);
 }
 
 bool lm_mp_message_arrive(const lm_mp_message *p) {
-  pthread_mutex_lock(&lock);
-  bool found = LM_UNLINK(departed, p);
-  pthread_mutex_unlock(&lock);
-  return found;
+  LM_LOCKED(&lock);
+  return LM_UNLINK(departed, p);
 }

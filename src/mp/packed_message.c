@@ -90,7 +90,7 @@ static lm_status get_handle(lm_reader *r, const arrival *a, lm_received_fds *l, 
   for (int i = 0; i < lm_handle_sockets(kind); i++) fds[i] = lm_received_fds_take(l);
   lm_segment *words = file == NO_FILE ? NULL : a->files[file];
   if (words) lm_segment_retain(words);
-  return lm_handle_of(kind, fds, words, out);
+  return lm_handle_make(kind, fds, words, out);
 }
 
 /* ---- sending */
@@ -115,8 +115,7 @@ static uint32_t file_number(lm_packed_message *l, const lm_segment *s) {
 
 static lm_status put_things(lm_packed_message *l) {
   const lm_mp_message *p = l->contents;
-  lm_status status = LM_OK;
-  lm_storage **storages = lm_calloc((size_t)p->ntensors, sizeof *storages);
+  LM_FREED lm_storage **storages = lm_calloc((size_t)p->ntensors, sizeof *storages);
   if (!storages) return LM_E_OOM;
   int nstorages = 0;
   for (int i = 0; i < p->ntensors; i++) {
@@ -124,23 +123,21 @@ static lm_status put_things(lm_packed_message *l) {
     const lm_segment *s = lm_segment_of(t);
     int storage = 0;
     bool on_cpu = LM_DEVICE_KIND(t->device) == LM_CPU;
-    if (!s && on_cpu && t->storage->bytes > 0) TRY(lm_fail(LM_E_STATE, "tensor %d is not in shared memory", i + 1));
+    if (!s && on_cpu && t->storage->bytes > 0) return lm_fail(LM_E_STATE, "tensor %d is not in shared memory", i + 1);
     while (storage < nstorages && storages[storage] != t->storage) storage++;
     bool is_new = storage == nstorages;
     if (is_new) storages[nstorages++] = t->storage;
     put_tensor(&l->body, t, s ? file_number(l, s) : 0, (uint32_t)storage);
     if (on_cpu) continue;
-    TRY(lm_ipc_put_device(&l->body, t->device));
-    if (is_new && t->storage->bytes > 0) TRY(lm_ipc_export_put(l->ipc_export, i, &l->body));
+    NEED(lm_ipc_put_device(&l->body, t->device));
+    if (is_new && t->storage->bytes > 0) NEED(lm_ipc_export_put(l->ipc_export, i, &l->body));
   }
   for (int i = 0; i < p->nhandles; i++) {
     const lm_handle *h = p->handles[i];
     lm_put_u8(&l->body, (uint8_t)h->kind);
     lm_put_u32(&l->body, h->words ? file_number(l, h->words) : NO_FILE);
   }
-done:
-  lm_free(storages);
-  return status;
+  return LM_OK;
 }
 
 /* Completes the body with the text; moves a long body to a memory file. */
@@ -219,7 +216,7 @@ lm_status lm_packed_message_send(int fd, lm_packed_message *l, uint64_t number, 
 
 /* ---- receiving */
 
-static lm_status unpack(const char *body, size_t n, lm_received_fds *l, lm_mp_message **out) {
+static lm_status unpack_body(const char *body, size_t n, lm_received_fds *l, lm_mp_message **out) {
   lm_status status = LM_OK;
   arrival a = {0};
   lm_mp_message *p = NULL;
@@ -274,7 +271,7 @@ lm_status lm_packed_message_receive(int fd, lm_mp_message **out, bool *closed) {
     goto done;
   }
   if (h.flags & LM_BODY_IN_FILE) TRY(lm_segment_open(lm_received_fds_take(&l), &file));
-  TRY(file ? unpack(file->base, file->bytes, &l, out) : unpack(body, n, &l, out));
+  TRY(file ? unpack_body(file->base, file->bytes, &l, out) : unpack_body(body, n, &l, out));
 done:
   /* LM_E_OOM would mean a retry, but the message has left the socket. */
   if (status == LM_E_OOM && got) status = lm_fail(LM_E_IO, "out of memory: a received message is lost");

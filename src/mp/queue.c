@@ -54,7 +54,7 @@ static count queue_taken(const lm_queue_words *w) {
 
 /* Returns true if there is a message; *first is the number of our next one. A foreign message, which has no number, may
  * come before it. */
-static bool peek(const lm_handle *h, uint64_t *first, bool *foreign) {
+static bool peek_message(const lm_handle *h, uint64_t *first, bool *foreign) {
   lm_datagram_header next;
   if (!lm_datagram_peek(h->fd[READ], &next)) return false;
   *foreign = next.number == 0;
@@ -65,7 +65,7 @@ static bool peek(const lm_handle *h, uint64_t *first, bool *foreign) {
 static uint64_t in_socket(const lm_handle *h) {
   bool foreign;
   uint64_t first, sent = atomic_load(&words_of(h)->sent);
-  if (!peek(h, &first, &foreign)) return 0;
+  if (!peek_message(h, &first, &foreign)) return 0;
   return sent >= first ? sent - first + 1 : 1; /* the message's writer is about to count it */
 }
 
@@ -165,7 +165,7 @@ static lm_status keep_for_later(lm_handle *h, lm_packed_message *l) {
   lm_status status = LM_OK;
   if (!h->backlog && (status = begin_backlog(h)) != LM_OK) return status;
   lm_backlog *b = h->backlog;
-  pthread_mutex_lock(&b->lock);
+  LM_LOCKED(&b->lock);
   if (!b->runs) status = lm_thread_start_detached("lm-queue", queue_feed, b); /* it waits for the lock */
   if (status == LM_OK) {
     b->runs = true;
@@ -174,7 +174,6 @@ static lm_status keep_for_later(lm_handle *h, lm_packed_message *l) {
     b->end = &l->next;
     b->n++;
   }
-  pthread_mutex_unlock(&b->lock);
   return status;
 }
 
@@ -182,11 +181,9 @@ uint64_t lm_queue_backlog(const lm_handle *h, double seconds) {
   lm_backlog *b = h->backlog;
   if (!b) return 0;
   double until = lm_seconds() + seconds;
-  pthread_mutex_lock(&b->lock);
+  LM_LOCKED(&b->lock);
   while (b->n > 0 && seconds > 0 && lm_cond_wait_until(&b->changed, &b->lock, until)) continue;
-  uint64_t n = b->n;
-  pthread_mutex_unlock(&b->lock);
-  return n;
+  return b->n;
 }
 
 void lm_queue_abandon(lm_handle *h) {
@@ -243,9 +240,9 @@ lm_status lm_queue_get(lm_handle *h, double seconds, _Atomic int64_t *claim, lm_
   for (;;) {
     bool locked, closed = false, ready, foreign;
     uint64_t number;
-    TRY(lock_words(w, &w->get, &locked));
+    NEED(lock_words(w, &w->get, &locked));
     if (locked) {
-      if (peek(h, &number, &foreign)) {
+      if (peek_message(h, &number, &foreign)) {
         if (claim && !foreign) atomic_store(claim, (int64_t)number);
         if (!foreign) note_taken(w, number);
         status = lm_packed_message_receive(h->fd[READ], out, &closed);
@@ -260,10 +257,9 @@ lm_status lm_queue_get(lm_handle *h, double seconds, _Atomic int64_t *claim, lm_
     }
     double left = deadline - lm_seconds();
     if (left <= 0) break;
-    TRY(lm_channel_wait(h->fd[READ], POLLIN, left, &ready));
+    NEED(lm_channel_wait(h->fd[READ], POLLIN, left, &ready));
     if (!ready) break;
   }
-done:
   return status;
 }
 
@@ -274,7 +270,7 @@ lm_status lm_queue_has(lm_handle *h, uint64_t number, bool *out) {
   lm_status status = LM_OK;
   while (status == LM_OK && !locked) status = lock_words(w, &w->get, &locked);
   if (status != LM_OK) return status;
-  *out = peek(h, &first, &foreign) && first <= number;
+  *out = peek_message(h, &first, &foreign) && first <= number;
   pthread_mutex_unlock(&w->get);
   return LM_OK;
 }
@@ -303,7 +299,7 @@ static lm_status queue_is_done(lm_handle *h, bool *out) {
   TRY(lock_words(w, &w->put, &put));
   if (!put) goto done;
   TRY(lock_words(w, &w->get, &get));
-  if (!get || peek(h, &first, &foreign)) goto done;
+  if (!get || peek_message(h, &first, &foreign)) goto done;
   uint64_t sent = atomic_load(&w->sent);
   count c = queue_taken(w);
   if (sent > c.last) set_taken(w, c = (count){sent, c.gaps + (sent - c.last)});

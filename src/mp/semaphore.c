@@ -22,7 +22,7 @@ lm_status lm_semaphore_new(uint32_t permits, lm_handle **out) {
   if (permits > LM_SEMAPHORE_MAX)
     TRY(lm_fail_int("Semaphore", "value", lm_text("at most %d", LM_SEMAPHORE_MAX), permits));
   TRY(lm_segment_new(sizeof(lm_semaphore_words) + permits * sizeof(pthread_mutex_t), &words));
-  TRY(lm_handle_of(LM_SEMAPHORE, NULL, words, out));
+  TRY(lm_handle_make(LM_SEMAPHORE, NULL, words, out));
   words_of(*out)->permits = permits;
   for (uint32_t i = 0; i < permits; i++) TRY(lm_robust_init(&words_of(*out)->permit[i]));
   return LM_OK;

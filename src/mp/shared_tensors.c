@@ -30,9 +30,8 @@ static void share_unmap(lm_segment *s) {
 }
 
 void lm_segment_retain(lm_segment *s) {
-  pthread_mutex_lock(&lock);
+  LM_LOCKED(&lock);
   s->rc++;
-  pthread_mutex_unlock(&lock);
 }
 
 void lm_segment_release(lm_segment *s) {

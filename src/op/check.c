@@ -2,6 +2,11 @@
 
 #include "base/message.h"
 #include "op/operand_checks.h"
+#include "op/run.h"
+
+_Thread_local lm_running lm_now_running = {NULL, -1, false};
+const char *lm_op_running(void) { return lm_now_running.name; }
+int lm_op_running_id(void) { return lm_now_running.op; }
 
 lm_status lm_check_same_device(lm_op_id op, int n, lm_tensor *const *t) {
   const lm_tensor *first = NULL;

@@ -12,8 +12,8 @@ static lm_status new_like(lm_op_id op, const lm_tensor *x, lm_dtype dtype, lm_de
   return lm_tensor_empty(dtype, device, x->ndim, x->size, (lm_format)format, out);
 }
 
-static lm_status copied(lm_op_id op, const lm_tensor *x, lm_dtype dtype, lm_device device, int format, bool later,
-                        lm_tensor **out) {
+static lm_status copy_to_dtype(lm_op_id op, const lm_tensor *x, lm_dtype dtype, lm_device device, int format,
+                               bool later, lm_tensor **out) {
   LM_OWNED *result = NULL;
   NEED(new_like(op, x, dtype, device, format, &result));
   NEED(lm_copy_later(x, result, later));
@@ -22,12 +22,12 @@ static lm_status copied(lm_op_id op, const lm_tensor *x, lm_dtype dtype, lm_devi
 }
 
 lm_status lm_op_clone(const lm_clone_args *a, lm_tensor **out) {
-  return copied(LM_OP_clone, a->x, a->x->dtype, a->x->device, a->memory_format, false, out);
+  return copy_to_dtype(LM_OP_clone, a->x, a->x->dtype, a->x->device, a->memory_format, false, out);
 }
 
 lm_status lm_op_to_copy(const lm_to_copy_args *a, lm_tensor **out) {
-  return copied(LM_OP_to_copy, a->x, a->dtype == LM_NO_DTYPE ? a->x->dtype : a->dtype,
-                a->device == LM_NO_DEVICE ? a->x->device : a->device, a->memory_format, a->non_blocking, out);
+  return copy_to_dtype(LM_OP_to_copy, a->x, a->dtype == LM_NO_DTYPE ? a->x->dtype : a->dtype,
+                       a->device == LM_NO_DEVICE ? a->x->device : a->device, a->memory_format, a->non_blocking, out);
 }
 
 lm_status lm_op_copy_(const lm_copy__args *a, lm_tensor **out) {

@@ -16,7 +16,7 @@ lm_status lm_new_tensor(lm_op_id op, const lm_ints *size, const lm_tensor *like,
 }
 
 /* Sets every element of x to a one-element tensor's value; the kernel reads it on the CPU or on x's device. */
-static lm_status fill(lm_op_id op, lm_tensor *x, lm_tensor *value) {
+static lm_status fill_with_tensor(lm_op_id op, lm_tensor *x, lm_tensor *value) {
   LM_OWNED *here = NULL;
   NEED(lm_check_fits(lm_ops[op].name, x->dtype, value));
   if (x->numel == 0) return LM_OK;
@@ -31,7 +31,7 @@ static lm_status fill(lm_op_id op, lm_tensor *x, lm_tensor *value) {
 lm_status lm_fill_number(lm_tensor *x, double number) {
   LM_OWNED *value = NULL;
   NEED(lm_tensor_number(number, &value));
-  return fill(LM_OP_fill_, x, value);
+  return fill_with_tensor(LM_OP_fill_, x, value);
 }
 
 static lm_status check_value(lm_op_id op, const lm_tensor *value) {
@@ -43,7 +43,7 @@ static lm_status check_value(lm_op_id op, const lm_tensor *value) {
 
 lm_status lm_op_fill_(const lm_fill__args *a, lm_tensor **out) {
   NEED(check_value(LM_OP_fill_, a->value));
-  NEED(fill(LM_OP_fill_, a->x, a->value));
+  NEED(fill_with_tensor(LM_OP_fill_, a->x, a->value));
   *out = lm_retain(a->x);
   return LM_OK;
 }
@@ -80,7 +80,7 @@ lm_status lm_op_new_filled(lm_op_id op, const lm_new_filled_args *a, lm_tensor *
   if (a->value) NEED(check_value(op, a->value));
   if (a->value && !a->value->number && !a->like) dtype = dtype_or(dtype, a->value->dtype);
   NEED(lm_new_tensor(op, &a->size, a->like, dtype, a->device, &x));
-  NEED(a->value ? fill(op, x, a->value) : lm_fill_number(x, a->number));
+  NEED(a->value ? fill_with_tensor(op, x, a->value) : lm_fill_number(x, a->number));
   *out = lm_tensor_take(&x);
   return LM_OK;
 }

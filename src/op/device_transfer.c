@@ -17,14 +17,6 @@ static lm_status copy_here(const lm_tensor *src, lm_tensor *dst) {
   return lm_is_ordered(dst->device) ? lm_ordered_copy(backend, src, dst) : backend->copy(src, dst);
 }
 
-/* True if both are dense with their elements in the same order in memory. */
-static bool has_same_layout(const lm_tensor *a, const lm_tensor *b) {
-  if (!lm_is_dense(a) || !lm_is_dense(b)) return false;
-  for (int d = 0; d < a->ndim; d++)
-    if (a->size[d] != 1 && a->stride[d] != b->stride[d]) return false;
-  return true;
-}
-
 /* Copies between devices on stream s. With `later`, pinned host memory may still be read or written on return. */
 static lm_status wait_and_copy(lm_stream *s, const lm_tensor *src, lm_tensor *dst, bool later) {
   const void *host = on_host(src) ? src->data : on_host(dst) ? dst->data : NULL;
@@ -45,7 +37,7 @@ static lm_status wait_and_copy(lm_stream *s, const lm_tensor *src, lm_tensor *ds
 }
 
 /* Copies src's bytes to dst, of the same layout on another device, ordered on both devices' streams. */
-static lm_status send(const lm_tensor *src, lm_tensor *dst, bool later) {
+static lm_status copy_across(const lm_tensor *src, lm_tensor *dst, bool later) {
   size_t bytes = lm_nbytes(dst);
   if (on_host(src) && on_host(dst))
     return lm_driver_of(dst->device)->copy(NULL, dst->device, dst->data, src->device, src->data, bytes, false);
@@ -67,7 +59,7 @@ static lm_status send(const lm_tensor *src, lm_tensor *dst, bool later) {
 static lm_status dense_on_own_device(const lm_tensor *t, const lm_tensor *like, lm_dtype dtype, lm_tensor **copy,
                                      const lm_tensor **out) {
   *out = t;
-  if (t->dtype == dtype && has_same_layout(t, like)) return LM_OK;
+  if (t->dtype == dtype && lm_same_layout(t, like)) return LM_OK;
   NEED(lm_tensor_empty_like(like, dtype, t->device, copy));
   NEED(copy_here(t, *copy));
   *out = *copy;
@@ -79,19 +71,19 @@ static lm_status to_device(const lm_tensor *src, lm_tensor *dst, bool later) {
   LM_OWNED *copy = NULL, *landing = NULL;
   const lm_tensor *from = src;
   if (!lm_is_dense(src)) NEED(dense_on_own_device(src, dst, src->dtype, &copy, &from));
-  if (from->dtype == dst->dtype && has_same_layout(from, dst)) return send(from, dst, later && from == src);
+  if (from->dtype == dst->dtype && lm_same_layout(from, dst)) return copy_across(from, dst, later && from == src);
   NEED(lm_tensor_empty_like(from, from->dtype, dst->device, &landing));
-  NEED(send(from, landing, later && from == src));
+  NEED(copy_across(from, landing, later && from == src));
   return copy_here(landing, dst);
 }
 
-static lm_status from_device(const lm_tensor *src, lm_tensor *dst, bool later) {
+static lm_status copy_from_device(const lm_tensor *src, lm_tensor *dst, bool later) {
   LM_OWNED *copy = NULL, *landing = NULL;
   const lm_tensor *from;
   if (!lm_is_dense(dst)) NEED(lm_tensor_empty_like(dst, dst->dtype, dst->device, &landing));
   lm_tensor *to = landing ? landing : dst;
   NEED(dense_on_own_device(src, to, dst->dtype, &copy, &from));
-  NEED(send(from, to, later && !landing));
+  NEED(copy_across(from, to, later && !landing));
   if (landing) NEED(copy_here(landing, dst));
   return LM_OK;
 }
@@ -100,7 +92,7 @@ static lm_status from_device(const lm_tensor *src, lm_tensor *dst, bool later) {
 static lm_status through_host(const lm_tensor *src, lm_tensor *dst) {
   LM_OWNED *copy = NULL;
   NEED(lm_tensor_empty_like(src, dst->dtype, LM_DEVICE(LM_CPU, 0), &copy));
-  NEED(from_device(src, copy, false));
+  NEED(copy_from_device(src, copy, false));
   return to_device(copy, dst, false);
 }
 
@@ -111,7 +103,7 @@ lm_status lm_copy_later(const lm_tensor *src, lm_tensor *dst, bool later) {
   bool kinds_differ = LM_DEVICE_KIND(src->device) != LM_DEVICE_KIND(dst->device);
   if (on_host(src) && kinds_differ) return to_device(src, dst, later);
   if (!on_host(dst) && kinds_differ) return through_host(src, dst);
-  return from_device(src, dst, later);
+  return copy_from_device(src, dst, later);
 }
 
 lm_status lm_copy(const lm_tensor *src, lm_tensor *dst) { return lm_copy_later(src, dst, false); }

@@ -7,7 +7,7 @@
 /* ---- flip */
 
 /* Creates a view of x reversed along the flipped dims. It has negative strides, which callers' tensors never have. */
-static lm_status reversed(lm_tensor *x, const bool *flipped, lm_tensor **out) {
+static lm_status reverse_dims_view(lm_tensor *x, const bool *flipped, lm_tensor **out) {
   lm_tensor *v = NULL;
   NEED(lm_tensor_view(x, x->ndim, x->size, x->stride, 0, &v));
   for (int d = 0; d < x->ndim; d++) {
@@ -29,7 +29,7 @@ lm_status lm_op_flip(const lm_flip_args *a, lm_tensor **out) {
   for (int i = 0; i < dims.n; i++) flipped[dims.v[i]] = true;
   NEED(lm_frame_result_like(&f, 0, a->x->dtype, a->x));
   if (a->x->numel > 0) {
-    NEED(reversed(a->x, flipped, &from));
+    NEED(reverse_dims_view(a->x, flipped, &from));
     NEED(lm_copy(lm_frame_hold(&f, from), f.result[0]));
   }
   return lm_frame_end(&f, out);

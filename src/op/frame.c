@@ -24,7 +24,7 @@ lm_tensor *lm_frame_hold(lm_frame *f, lm_tensor *t) {
 }
 
 /* Replaces *t by *made, which the frame takes over, if status is LM_OK. */
-static lm_status replaced(lm_frame *f, lm_status status, lm_tensor **replacement, lm_tensor **t) {
+static lm_status replace_input(lm_frame *f, lm_status status, lm_tensor **replacement, lm_tensor **t) {
   if (status == LM_OK) *t = lm_frame_hold(f, *replacement);
   return status;
 }
@@ -35,7 +35,7 @@ lm_status lm_frame_batch(lm_frame *f, lm_tensor **t, int ndim) {
   lm_tensor *batch = NULL;
   if ((*t)->ndim != ndim - 1) return LM_OK;
   f->unbatched = true;
-  return replaced(f, lm_op_unsqueeze(&(lm_unsqueeze_args){.x = *t, .dim = 0}, &batch), &batch, t);
+  return replace_input(f, lm_op_unsqueeze(&(lm_unsqueeze_args){.x = *t, .dim = 0}, &batch), &batch, t);
 }
 
 void lm_frame_batch_sizes(lm_frame *f, lm_ints *size, int ndim) {
@@ -50,13 +50,13 @@ void lm_frame_batch_sizes(lm_frame *f, lm_ints *size, int ndim) {
 lm_status lm_frame_layout(lm_frame *f, lm_tensor **t, lm_format format) {
   lm_tensor *own = NULL;
   if (!*t || (format != LM_CHANNELS_LAST && lm_is_contiguous(*t))) return LM_OK;
-  return replaced(f, lm_to_layout(*t, format, &own), &own, t);
+  return replace_input(f, lm_to_layout(*t, format, &own), &own, t);
 }
 
 lm_status lm_frame_layout_like(lm_frame *f, lm_tensor **t, const lm_tensor *like) {
   lm_tensor *own = NULL;
   if (!*t) return LM_OK;
-  return replaced(f, lm_to_layout_like(*t, like, &own), &own, t);
+  return replace_input(f, lm_to_layout_like(*t, like, &own), &own, t);
 }
 
 lm_status lm_frame_dense(lm_frame *f, lm_tensor **t) {
@@ -70,32 +70,32 @@ static bool is_private(const lm_tensor *t) {
 lm_status lm_frame_private(lm_frame *f, lm_tensor **t) {
   lm_tensor *own = NULL;
   if (!*t || is_private(*t)) return LM_OK;
-  return replaced(f, lm_to_private_copy(*t, &own), &own, t);
+  return replace_input(f, lm_to_private_copy(*t, &own), &own, t);
 }
 
 lm_status lm_frame_index(lm_frame *f, const char *name, lm_tensor **t) {
   lm_tensor *own = NULL;
   if (!*t || ((*t)->dtype == LM_I64 && is_private(*t))) return LM_OK;
-  return replaced(f, lm_index_int64(f->op, name, *t, &own), &own, t);
+  return replace_input(f, lm_index_int64(f->op, name, *t, &own), &own, t);
 }
 
 lm_status lm_frame_convert(lm_frame *f, lm_tensor **t, lm_dtype dtype) {
   lm_tensor *own = NULL;
   if (!*t || (*t)->dtype == dtype) return LM_OK;
-  return replaced(f, lm_to_dtype(*t, dtype, &own), &own, t);
+  return replace_input(f, lm_to_dtype(*t, dtype, &own), &own, t);
 }
 
 lm_status lm_frame_contiguous_in(lm_frame *f, lm_tensor **t, lm_dtype dtype, lm_device device) {
   lm_tensor *own = NULL;
   if ((*t)->dtype == dtype && (*t)->device == device && lm_is_contiguous(*t)) return LM_OK;
   lm_to_copy_args args = {.x = *t, .dtype = dtype, .device = device, .memory_format = LM_CONTIGUOUS};
-  return replaced(f, lm_op_to_copy(&args, &own), &own, t);
+  return replace_input(f, lm_op_to_copy(&args, &own), &own, t);
 }
 
 lm_status lm_frame_at_least_1d(lm_frame *f, lm_tensor **t) {
   lm_tensor *own = NULL;
   if ((*t)->ndim > 0) return LM_OK;
-  return replaced(f, lm_op_unsqueeze(&(lm_unsqueeze_args){.x = *t, .dim = 0}, &own), &own, t);
+  return replace_input(f, lm_op_unsqueeze(&(lm_unsqueeze_args){.x = *t, .dim = 0}, &own), &own, t);
 }
 
 lm_status lm_frame_line(lm_frame *f, lm_tensor **x, int64_t *dim) {
@@ -110,7 +110,7 @@ lm_status lm_frame_reshape(lm_frame *f, lm_tensor **t, int ndim, const int64_t *
   int64_t stride[LM_MAX_DIMS];
   if (!*t) return LM_OK;
   lm_dense_strides(ndim, size, stride);
-  return replaced(f, lm_tensor_view(*t, ndim, size, stride, 0, &view), &view, t);
+  return replace_input(f, lm_tensor_view(*t, ndim, size, stride, 0, &view), &view, t);
 }
 
 lm_status lm_frame_broadcast(const lm_frame *f, lm_ints *batch, const lm_tensor *t, int last) {
@@ -124,7 +124,7 @@ lm_status lm_frame_expand(lm_frame *f, lm_tensor **t, const lm_ints *batch, int 
   if (lm_sizes_are(batch, (*t)->ndim, (*t)->size, 0, last)) return LM_OK;
   memcpy(wide.size.v + wide.size.n, (*t)->size + (*t)->ndim - last, sizeof *wide.size.v * (size_t)last);
   wide.size.n += last;
-  return replaced(f, lm_op_expand(&wide, &own), &own, t);
+  return replace_input(f, lm_op_expand(&wide, &own), &own, t);
 }
 
 /* ---- sizes */

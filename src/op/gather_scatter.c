@@ -59,7 +59,7 @@ lm_status lm_op_gather(const lm_gather_args *a, lm_tensor **out) {
 }
 
 /* Prepares *src: copies it if it shares the target's memory, and expands a number or 0-d tensor to index's sizes. */
-static lm_status source_of(lm_frame *f, const lm_tensor *target, const lm_tensor *index, lm_tensor **src) {
+static lm_status prepare_source(lm_frame *f, const lm_tensor *target, const lm_tensor *index, lm_tensor **src) {
   lm_tensor *own = NULL;
   const bool one = (*src)->ndim == 0 && index->ndim > 0;
   if (one || (*src)->number || (*src)->storage == target->storage) {
@@ -74,7 +74,7 @@ static lm_status source_of(lm_frame *f, const lm_tensor *target, const lm_tensor
 }
 
 /* Runs the scatter kernel on x. was: the values to start from: x itself or, on the CPU, another tensor of x's sizes. */
-static lm_status fold(lm_tensor *was, lm_tensor *x, int64_t dim, lm_tensor *index, lm_tensor *src, int how) {
+static lm_status run_scatter(lm_tensor *was, lm_tensor *x, int64_t dim, lm_tensor *index, lm_tensor *src, int how) {
   lm_scatter_along_args args = {.x = was, .dim = dim, .index = index, .src = src, .how = how};
   return lm_dispatch(LM_OP_scatter_along, x->device, &args, &x);
 }
@@ -94,7 +94,7 @@ static lm_status scatter_into(lm_frame *f, const lm_scatter_along_args *a, lm_te
     NEED(lm_op_clone(&(lm_clone_args){.x = index}, &own));
     index = lm_frame_hold(f, own);
   }
-  NEED(source_of(f, target, index, &src));
+  NEED(prepare_source(f, target, index, &src));
   NEED(check_covers(f->op, "x", x, index, (int)dim));
   NEED(check_covers(f->op, "src", src, index, -1));
   if (index->numel == 0) {
@@ -104,12 +104,12 @@ static lm_status scatter_into(lm_frame *f, const lm_scatter_along_args *a, lm_te
   if (!a->include_self && a->how == LM_FOLD_PROD) {
     NEED(lm_tensor_number(1, &one));
     lm_tensor *ones = lm_frame_hold(f, one);
-    NEED(source_of(f, target, index, &ones));
-    NEED(fold(was, x, dim, index, ones, LM_FOLD_REPLACE));
+    NEED(prepare_source(f, target, index, &ones));
+    NEED(run_scatter(was, x, dim, index, ones, LM_FOLD_REPLACE));
   } else if (!a->include_self) { /* written elements must not start as their old values */
-    NEED(fold(was, x, dim, index, src, LM_FOLD_REPLACE));
+    NEED(run_scatter(was, x, dim, index, src, LM_FOLD_REPLACE));
   }
-  return fold(a->include_self ? was : x, x, dim, index, src, a->how);
+  return run_scatter(a->include_self ? was : x, x, dim, index, src, a->how);
 }
 
 lm_status lm_op_scatter_along(lm_op_id op, const lm_scatter_along_args *a, lm_tensor **out) {

@@ -31,7 +31,7 @@ static lm_status flat_index(lm_frame *f, lm_tensor **index, const lm_tensor *x, 
   return lm_frame_reshape(f, index, 1, &count);
 }
 
-static lm_status pick(lm_frame *f, lm_tensor *x, const lm_list *indices, picked *p) {
+static lm_status prepare_indices(lm_frame *f, lm_tensor *x, const lm_list *indices, picked *p) {
   const lm_op_id op = f->op;
   const char *name = lm_ops[op].name;
   lm_ints wide = {.n = 0};
@@ -85,7 +85,7 @@ static lm_status pick(lm_frame *f, lm_tensor *x, const lm_list *indices, picked 
 }
 
 /* Replaces *t, of the result's sizes, contiguous or one repeated element, by a view [count, x's other dims...]. */
-static lm_status by_tuple(lm_frame *f, const picked *p, lm_tensor **t, bool one) {
+static lm_status view_positions_first(lm_frame *f, const picked *p, lm_tensor **t, bool one) {
   lm_tensor *view = NULL;
   int64_t size[LM_MAX_DIMS] = {p->count}, stride[LM_MAX_DIMS] = {0}, step = one ? 0 : 1;
   int last = p->ndim - p->width; /* last dim of the view */
@@ -106,9 +106,9 @@ static lm_status by_tuple(lm_frame *f, const picked *p, lm_tensor **t, bool one)
 lm_status lm_op_index_get(const lm_index_get_args *a, lm_tensor **out) {
   picked p;
   LM_FRAME(f, LM_OP_index_get);
-  NEED(pick(&f, a->x, &a->indices, &p));
+  NEED(prepare_indices(&f, a->x, &a->indices, &p));
   NEED(lm_frame_result(&f, 0, a->x->dtype, a->x->device, p.ndim, p.size, LM_CONTIGUOUS));
-  NEED(by_tuple(&f, &p, &f.slot[0], false));
+  NEED(view_positions_first(&f, &p, &f.slot[0], false));
   NEED(lm_frame_dispatch(&f, a->x->device, &(lm_index_get_args){.x = p.x, .indices = {p.n, p.index}}));
   return lm_frame_end(&f, out);
 }
@@ -131,13 +131,13 @@ static lm_status prepare_values(lm_frame *f, const picked *p, const lm_tensor *x
   NEED(status);
   const bool one = given->numel == 1;
   if (!one) NEED(lm_frame_layout(f, values, LM_CONTIGUOUS));
-  return by_tuple(f, p, values, one);
+  return view_positions_first(f, p, values, one);
 }
 
 static lm_status put_into(lm_frame *f, lm_tensor *x, const lm_list *indices, lm_tensor *values, bool accumulate) {
   picked p;
   NEED(lm_check_fits(lm_ops[f->op].name, x->dtype, values));
-  NEED(pick(f, x, indices, &p));
+  NEED(prepare_indices(f, x, indices, &p));
   for (int i = 0; i < p.n; i++) {
     lm_tensor *own = NULL;
     if (p.index[i]->storage != x->storage) continue;
@@ -168,7 +168,7 @@ lm_status lm_op_index_put(const lm_index_put_args *a, lm_tensor **out) {
 
 /* ---- nonzero: the kernel gets a contiguous bool mask and an out of the right length */
 
-static lm_status mask_of(lm_frame *f, lm_tensor **x) {
+static lm_status prepare_mask(lm_frame *f, lm_tensor **x) {
   lm_tensor *mask = NULL;
   LM_OWNED *zero = NULL;
   if ((*x)->dtype == LM_BOOL) return lm_frame_private(f, x);
@@ -179,7 +179,7 @@ static lm_status mask_of(lm_frame *f, lm_tensor **x) {
 }
 
 /* Counts the true elements of the mask. */
-static lm_status count_of(lm_frame *f, lm_tensor *mask, int64_t *count) {
+static lm_status count_true(lm_frame *f, lm_tensor *mask, int64_t *count) {
   lm_tensor *total = NULL;
   lm_status status =
       lm_op_reduce(LM_OP_sum, &(lm_reduce_args){.x = mask, .dim = {.n = -1}, .dtype = LM_NO_DTYPE}, &total);
@@ -190,10 +190,10 @@ lm_status lm_op_nonzero(const lm_nonzero_args *a, lm_tensor **out) {
   lm_nonzero_args run = *a;
   int64_t size[2];
   LM_FRAME(f, LM_OP_nonzero);
-  NEED(mask_of(&f, &run.x));
+  NEED(prepare_mask(&f, &run.x));
   if (a->as_tuple) NEED(lm_frame_at_least_1d(&f, &run.x)); /* a 0-d x yields a list of one, as in PyTorch */
   size[1] = run.x->ndim;
-  NEED(count_of(&f, run.x, &size[0]));
+  NEED(count_true(&f, run.x, &size[0]));
   NEED(lm_frame_result(&f, 0, LM_I64, a->x->device, 2, size, LM_CONTIGUOUS));
   NEED(lm_frame_dispatch(&f, a->x->device, &run));
   return lm_frame_end(&f, out);
@@ -221,7 +221,7 @@ lm_status lm_op_masked_values(const lm_masked_values_args *a, lm_tensor **out) {
     NEED(lm_op_index_select(&(lm_index_select_args){.x = run.x, .dim = 0, .index = list}, &f.result[0]));
     return lm_frame_end(&f, out);
   }
-  NEED(count_of(&f, run.mask, &count));
+  NEED(count_true(&f, run.mask, &count));
   NEED(lm_frame_result(&f, 0, run.x->dtype, run.x->device, 1, &count, LM_CONTIGUOUS));
   NEED(lm_frame_dispatch(&f, run.x->device, &run));
   return lm_frame_end(&f, out);

@@ -18,8 +18,8 @@ lm_status lm_index_int64(lm_op_id op, const char *arg, lm_tensor *t, lm_tensor *
   return LM_OK;
 }
 
-lm_status lm_bad_label(lm_op_id op, const char *arg, const lm_tensor *t, int64_t position, int64_t label,
-                       int64_t classes) {
+lm_status lm_fail_bad_label(lm_op_id op, const char *arg, const lm_tensor *t, int64_t position, int64_t label,
+                            int64_t classes) {
   const char *name = lm_ops[op].name;
   char where[LM_MAX_DIMS * 24] = "";
   int64_t at[LM_MAX_DIMS];
@@ -32,7 +32,7 @@ lm_status lm_bad_label(lm_op_id op, const char *arg, const lm_tensor *t, int64_t
 
 /* ---- errors found on a device after the call returned */
 
-lm_status lm_bad_value(int kind, int op, int64_t position, int64_t value, int64_t limit) {
+lm_status lm_fail_bad_value(int kind, int op, int64_t position, int64_t value, int64_t limit) {
   /* The error is reported by a later call, so the name of this one precedes the message. */
   const char *name = lm_text(LM_EARLIER_CALL "%s", op >= 0 && op < LM_OP_COUNT ? lm_ops[op].name : "a kernel");
   if (kind == LM_BAD_DIVISION) return lm_fail_division(name);
@@ -41,11 +41,12 @@ lm_status lm_bad_value(int kind, int op, int64_t position, int64_t value, int64_
                        value);
   bool from_end = op == LM_OP_index_get || op == LM_OP_index_put_;
   bool is_target = op == LM_OP_nll_loss || op == LM_OP_nll_loss_backward;
-  return lm_bad_index(name, is_target || kind == LM_BAD_LABEL ? "label" : "index", value, position, limit, from_end);
+  return lm_fail_bad_index(name, is_target || kind == LM_BAD_LABEL ? "label" : "index", value, position, limit,
+                           from_end);
 }
 
-lm_status lm_bad_index(const char *op, const char *what, int64_t value, int64_t position, int64_t limit,
-                       bool from_end) {
+lm_status lm_fail_bad_index(const char *op, const char *what, int64_t value, int64_t position, int64_t limit,
+                            bool from_end) {
   bool is_label = strcmp(what, "label") == 0;
   return lm_fail(LM_E_INDEX, "%s: %s %lld at position %lld is out of range for %lld %s (%s start at 1%s)", op, what,
                  (long long)value, (long long)position, (long long)limit, is_label ? "classes" : "entries",

@@ -60,10 +60,10 @@ typedef lm_status lm_backend_plugin_fn(void);
 enum { LM_BAD_NONE, LM_BAD_INDEX, LM_BAD_LABEL, LM_BAD_DIVISION, LM_BAD_PIVOT };
 /* Returns the error for `value` at `position` (from 1, in the flattened argument), which must be in 1 to limit. */
 #define LM_EARLIER_CALL "earlier call of " /* prefix of its message, before "OP: " */
-LM_API lm_status lm_bad_value(int kind, int op, int64_t position, int64_t value, int64_t limit);
+LM_API lm_status lm_fail_bad_value(int kind, int op, int64_t position, int64_t value, int64_t limit);
 /* Returns the error for a bad index or label; from_end: negative indices are valid. */
-LM_API lm_status lm_bad_index(const char *op, const char *what, int64_t value, int64_t position, int64_t limit,
-                              bool from_end);
+LM_API lm_status lm_fail_bad_index(const char *op, const char *what, int64_t value, int64_t position, int64_t limit,
+                                   bool from_end);
 /* Return the name of what this thread runs, for messages ("add", "SGD"; NULL outside), and its op id, or -1. */
 LM_API const char *lm_op_running(void);
 LM_API int lm_op_running_id(void);

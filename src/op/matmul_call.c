@@ -10,7 +10,7 @@ void lm_product_spread(const lm_product_args *p, const lm_tensor *y, int64_t *st
   }
 }
 
-lm_status lm_matrix_of(const lm_tensor *t, lm_dtype dtype, lm_matrix *m) {
+lm_status lm_matrix_describe(const lm_tensor *t, lm_dtype dtype, lm_matrix *m) {
   int r = t->ndim - 2, c = t->ndim - 1;
   int64_t rows = t->size[r], columns = t->size[c], row_step = t->stride[r], column_step = t->stride[c];
   *m = (lm_matrix){.t = t, .rows = rows, .columns = columns, .step = t->ndim == 3 ? t->stride[0] : 0};

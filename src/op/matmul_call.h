@@ -15,4 +15,4 @@ typedef struct lm_matrix {
 } lm_matrix;
 
 /* Describes t as a matrix; copies it unless dtype and strides suit BLAS. The caller releases m->copy, NULL if none. */
-LM_API lm_status lm_matrix_of(const lm_tensor *t, lm_dtype dtype, lm_matrix *m);
+LM_API lm_status lm_matrix_describe(const lm_tensor *t, lm_dtype dtype, lm_matrix *m);

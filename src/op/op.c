@@ -1,9 +1,10 @@
 #include <string.h>
 
-#include "backend/known/elementwise_chain.h"
 #include "base/mapping_guard.h"
 #include "base/message.h"
 #include "op/check.h"
+#include "op/elementwise_chain.h"
+#include "op/op_recorder.h"
 #include "op/run.h"
 #include "op/stream_order.h"
 #include "op/trace.h"
@@ -20,11 +21,6 @@ lm_status lm_run_pointwise(lm_op_id id, const void *args, lm_tensor *into, lm_te
   }
   return lm_pointwise_run((int)id, op->ntensor, in, op->nnumber ? number : NULL, into, out);
 }
-
-_Thread_local lm_running lm_now_running = {NULL, -1, false};
-
-const char *lm_op_running(void) { return lm_now_running.name; }
-int lm_op_running_id(void) { return lm_now_running.op; }
 
 const char *lm_slot_name(lm_op_id op) {
   return op >= LM_OP_COUNT && lm_now_running.name ? lm_now_running.name : lm_ops[op].name;
@@ -55,7 +51,7 @@ int lm_op_find(const char *name) {
 /* ---- running */
 
 /* Releases results computed from zeros that replace a truncated file, and returns that error in place of `status`. */
-static lm_status without_truncation(const lm_op *op, lm_status status, lm_tensor **out) {
+static lm_status release_if_truncated(const lm_op *op, lm_status status, lm_tensor **out) {
   lm_status lost = lm_truncation_check();
   if (lost == LM_OK) return status;
   for (int i = 0; status == LM_OK && i < op->outs + op->aux; i++) {
@@ -74,10 +70,14 @@ static lm_status run_op(lm_op_id id, const void *args, bool only_visible, lm_ten
   if (op->kind != LM_POINTWISE) lm_chain_before_op();
   lm_running before = lm_run_begin(op->name, (int)id);
   lm_now_running.only_visible = only_visible;
+  lm_op_recorder *recorder = lm_recorder_begin();
   lm_status status = op->kind == LM_POINTWISE ? lm_run_pointwise(id, args, NULL, out) : op->run(args, out);
+  lm_recorder_end(recorder);
   lm_run_end(before);
+  if (__builtin_expect(recorder != NULL, 0) && status == LM_OK)
+    recorder->op(recorder, id, args, only_visible ? LM_RUN_VISIBLE : LM_RUN_ALL, out);
   if (traced) lm_op_trace_end(&span, id, args, out, status);
-  return without_truncation(op, status, out);
+  return release_if_truncated(op, status, out);
 }
 
 lm_status lm_op_run(lm_op_id id, const void *args, lm_tensor **out) { return run_op(id, args, false, out); }
@@ -103,12 +103,16 @@ lm_status lm_op_run_inplace(lm_op_id id, const void *args, lm_tensor **out) {
   const bool traced = lm_ops_are_traced();
   if (traced) lm_op_trace_begin(&span, id, args, "_");
   lm_running before = lm_run_begin(op->name, (int)id);
+  lm_op_recorder *recorder = lm_recorder_begin();
   TRY(lm_check_writable(id, x));
   TRY(lm_run_pointwise(id, args, x, &result));
   lm_bump(x, (int)id);
   *out = result;
-  TRY(without_truncation(op, LM_OK, out));
+  lm_recorder_end(recorder);
+  if (__builtin_expect(recorder != NULL, 0)) recorder->op(recorder, id, args, LM_RUN_IN_PLACE, out);
+  TRY(release_if_truncated(op, LM_OK, out));
 done:
+  lm_recorder_end(recorder);
   lm_run_end(before);
   if (traced) lm_op_trace_end(&span, id, args, out, status);
   return status;

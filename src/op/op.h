@@ -136,7 +136,7 @@ LM_API extern const lm_overload lm_overloads[]; /* ends with a NULL name */
 /* True while this thread runs a formula that rounds once: elementwise ops and reductions of half precision then have
  * float32 results. */
 extern _Thread_local bool lm_halves_widen;
-static inline lm_dtype lm_widened(lm_dtype d) { return lm_halves_widen && (d == LM_F16 || d == LM_BF16) ? LM_F32 : d; }
+static inline lm_dtype lm_widened(lm_dtype d) { return lm_halves_widen && lm_dtype_is_half(d) ? LM_F32 : d; }
 
 /* Fills an argument struct with the defaults. */
 static inline void lm_op_defaults(lm_op_id op, void *args) { memcpy(args, lm_ops[op].defaults, lm_ops[op].size); }

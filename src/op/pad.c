@@ -19,7 +19,7 @@ lm_ints lm_ints_of(const lm_pads *pads) {
 }
 
 /* Returns the largest padding a mode allows on a side of a dim of n, of which `left` remain after cropping. */
-static int64_t reach(int mode, int64_t n, int64_t left) {
+static int64_t largest_padding(int mode, int64_t n, int64_t left) {
   if (mode == LM_PAD_REFLECT) return n - 1;
   return mode == LM_PAD_CIRCULAR ? left : mode == LM_PAD_CONSTANT || n > 0 ? INT64_MAX : 0;
 }
@@ -67,7 +67,7 @@ lm_status lm_check_pad(const lm_pad_args *a) {
       return lm_fail(LM_E_SHAPE, "pad: padding %lld before and %lld after leaves dim %d of %s no size",
                      (long long)before, (long long)after, d + 1, lm_shape_of(t));
     }
-    int64_t max_padding = reach(a->mode, n, lm_pad_left(n, before, after));
+    int64_t max_padding = largest_padding(a->mode, n, lm_pad_left(n, before, after));
     if (before > max_padding || after > max_padding) {
       return lm_fail_int("pad", "padding",
                          lm_text("at most %lld a side for mode \"%s\" in dim %d of %s", (long long)max_padding, mode,

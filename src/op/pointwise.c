@@ -10,11 +10,14 @@
 
 #include "base/message.h"
 #include "op/check.h"
+#include "op/op_recorder.h"
 #include "op/stream_order.h"
+
+_Thread_local lm_op_recorder *lm_ops_recorded;
 
 static const char *name_of(int kernel) { return lm_ops[lm_pointwise_op(kernel)].name; }
 
-static int category(lm_dtype d) { return lm_dtype_is_float(d) ? 2 : d == LM_BOOL ? 0 : 1; }
+static int dtype_category(lm_dtype d) { return lm_dtype_is_float(d) ? 2 : d == LM_BOOL ? 0 : 1; }
 
 lm_dtype lm_result_type(int n, lm_tensor *const *tensors) {
   enum { DIMS, ZERO_DIM, NUMBER, STANDINGS };
@@ -35,14 +38,12 @@ lm_dtype lm_result_type(int n, lm_tensor *const *tensors) {
     if (of[s] == LM_NO_DTYPE || of[s] == result) continue;
     if (result == LM_NO_DTYPE) {
       result = of[s];
-    } else if (category(of[s]) > category(result)) {
+    } else if (dtype_category(of[s]) > dtype_category(result)) {
       result = lm_dtype_promote(result, of[s]);
     }
   }
   return result == LM_NO_DTYPE ? lm_default_dtype() : result;
 }
-
-static lm_dtype compute_type(lm_dtype d) { return d == LM_F64 ? LM_F64 : lm_dtype_is_float(d) ? LM_F32 : LM_I64; }
 
 static lm_status check_mask(int kernel, const char *arg, const lm_tensor *mask) {
   if (mask->dtype == LM_BOOL) return LM_OK;
@@ -88,8 +89,8 @@ static lm_status check_integers(const lm_op *op, lm_dtype common, const double *
 }
 
 /* Chooses the dtypes of the arithmetic and of the result, by PyTorch's rules and errors. */
-static lm_status plan(int kernel, int nin, lm_tensor *const *in, const double *number, lm_dtype *compute,
-                      lm_dtype *result) {
+static lm_status plan_dtypes(int kernel, int nin, lm_tensor *const *in, const double *number, lm_dtype *compute,
+                             lm_dtype *result) {
   lm_dtype common;
   if (kernel >= LM_OP_COUNT) {
     *compute = lm_result_type(nin, in) == LM_F64 ? LM_F64 : LM_F32;
@@ -112,7 +113,7 @@ static lm_status plan(int kernel, int nin, lm_tensor *const *in, const double *n
                      "convert it with :long()");
   }
   for (int i = 0; op->masks && i < nin; i++) NEED(lm_check_fits(op->name, common, in[i]));
-  *compute = compute_type(common);
+  *compute = common == LM_F64 ? LM_F64 : lm_dtype_is_float(common) ? LM_F32 : LM_I64;
   *result = op->result_dtype == LM_RESULT_DTYPE_BOOL ? LM_BOOL : lm_widened(common);
   return LM_OK;
 }
@@ -183,7 +184,7 @@ static lm_status check_into(int kernel, const lm_tensor *into, lm_dtype result, 
     return lm_fail_shape(lm_text("%s_", name), "the result", lm_shape_of(into), lm_shape_text(ndim, size));
   }
   lm_dtype d = into->dtype;
-  if (category(result) > category(d)) {
+  if (dtype_category(result) > dtype_category(d)) {
     return lm_remedy(
         lm_fail_dtype(lm_text("%s_", name), "the result", lm_text("%s as x", lm_dtype_name(d)), lm_dtype_name(result)),
         "convert x first");
@@ -230,7 +231,7 @@ lm_status lm_pointwise_run(int kernel, int nin, lm_tensor *const *in, const doub
 
   memset(job.number, 0, sizeof job.number);
   if (numbers) { memcpy(job.number, numbers, sizeof(double) * lm_ops[lm_pointwise_op(kernel)].nnumber); }
-  NEED(plan(kernel, nin, in, job.number, &job.compute, &dtype));
+  NEED(plan_dtypes(kernel, nin, in, job.number, &job.compute, &dtype));
   if (alike) {
     device = in[0]->device;
   } else {
@@ -272,6 +273,8 @@ lm_status lm_pointwise_run(int kernel, int nin, lm_tensor *const *in, const doub
     }
     NEED(lm_is_ordered(device) ? lm_ordered_pointwise(backend, &job) : backend->pointwise(&job));
   }
+  if (lm_compiled_call_runs() && lm_ops_recorded)
+    lm_ops_recorded->pointwise(lm_ops_recorded, kernel, nin, in, numbers, result);
   *out = lm_tensor_take(&result);
   return LM_OK;
 }

@@ -5,7 +5,7 @@
 #include "tensor/generator.h"
 
 /* Fills x by the kernel `slot`, whose struct is args. g: NULL is the default generator of x's device. */
-static lm_status draw(lm_op_id op, lm_op_id slot, lm_tensor *x, const void *args, const lm_generator *g) {
+static lm_status fill_randomly(lm_op_id op, lm_op_id slot, lm_tensor *x, const void *args, const lm_generator *g) {
   if (g && g->device != x->device) {
     return lm_fail_devices(lm_ops[op].name, "x", lm_device_name(x->device), "generator", lm_device_name(g->device));
   }
@@ -17,7 +17,7 @@ static lm_status draw(lm_op_id op, lm_op_id slot, lm_tensor *x, const void *args
 }
 
 static lm_status draw_from(lm_op_id op, lm_fill_random_args args) {
-  return draw(op, LM_OP_fill_random, args.x, &args, args.generator);
+  return fill_randomly(op, LM_OP_fill_random, args.x, &args, args.generator);
 }
 
 /* ---- in place */
@@ -125,15 +125,13 @@ static lm_status check_probability(lm_op_id op, double p) {
 }
 
 /* Finds the smallest or largest element of x; 0 if there is none, or in a graph's capture, which cannot read it. */
-static lm_status extreme(lm_tensor *x, lm_statistic which, double *value) {
-  lm_tensor *end = NULL;
+static lm_status find_extreme(lm_tensor *x, lm_statistic which, double *value) {
+  LM_OWNED *end = NULL;
   *value = 0;
   if (x->numel == 0 || lm_generator_extra()) return LM_OK;
   NEED(lm_op_reduce(which == LM_STATISTIC_AMIN ? LM_OP_amin : LM_OP_amax,
                     &(lm_reduce_args){.x = x, .dim = {.n = -1}, .statistic = which, .dtype = LM_NO_DTYPE}, &end));
-  lm_status status = lm_tensor_item_f64(end, value);
-  lm_release(end);
-  return status;
+  return lm_tensor_item_f64(end, value);
 }
 
 /* Sets x, in the layout of `like`, to 1 where uniform numbers are below p, else 0. */
@@ -141,8 +139,8 @@ static lm_status draw_below(lm_frame *f, lm_tensor *like, lm_tensor *p, lm_gener
   lm_tensor *u = NULL, *same = NULL;
   double smallest, largest;
   NEED(lm_check_float(f->op, "p", p));
-  NEED(extreme(p, LM_STATISTIC_AMIN, &smallest));
-  NEED(extreme(p, LM_STATISTIC_AMAX, &largest));
+  NEED(find_extreme(p, LM_STATISTIC_AMIN, &smallest));
+  NEED(find_extreme(p, LM_STATISTIC_AMAX, &largest));
   NEED(check_probability(f->op, smallest));
   NEED(check_probability(f->op, largest));
   NEED(lm_tensor_empty_like(like, p->dtype == LM_F64 ? LM_F64 : LM_F32, like->device, &u));
@@ -206,7 +204,7 @@ lm_status lm_op_randperm(const lm_randperm_args *a, lm_tensor **out) {
   if (a->n > 0) NEED(check_range(LM_OP_randperm, "1", "n + 1", 1, a->n + 1, args.dtype));
   LM_FRAME(f, LM_OP_randperm);
   NEED(lm_frame_result(&f, 0, args.dtype, args.device, 1, &a->n, LM_CONTIGUOUS));
-  NEED(draw(f.op, f.op, f.result[0], &args, a->generator));
+  NEED(fill_randomly(f.op, f.op, f.result[0], &args, a->generator));
   return lm_frame_end(&f, out);
 }
 
@@ -236,7 +234,7 @@ lm_status lm_op_normal(const lm_normal_args *a, lm_tensor **out) {
   }
   if (dtype == LM_NO_DTYPE) dtype = lm_default_dtype();
   NEED(check_drawn(LM_OP_normal, dtype));
-  if (a->std) NEED(extreme(a->std, LM_STATISTIC_AMIN, &smallest));
+  if (a->std) NEED(find_extreme(a->std, LM_STATISTIC_AMIN, &smallest));
   if (a->std && !(smallest >= 0)) return lm_fail_number("normal", "std", "at least 0", smallest);
   NEED(lm_new_tensor(LM_OP_normal, &size, NULL, dtype, device, &f.result[0]));
   x = f.result[0];
@@ -256,11 +254,11 @@ lm_status lm_op_poisson(const lm_poisson_args *a, lm_tensor **out) {
   double smallest;
   LM_FRAME(f, LM_OP_poisson);
   NEED(lm_check_float(f.op, "x", a->x));
-  NEED(extreme(a->x, LM_STATISTIC_AMIN, &smallest));
+  NEED(find_extreme(a->x, LM_STATISTIC_AMIN, &smallest));
   if (!(smallest >= 0)) return lm_fail_number("poisson", "x", "at least 0", smallest);
   NEED(lm_frame_layout(&f, &args.x, LM_CONTIGUOUS));
   NEED(lm_frame_result(&f, 0, a->x->dtype, a->x->device, a->x->ndim, a->x->size, LM_CONTIGUOUS));
-  NEED(draw(f.op, f.op, f.result[0], &args, a->generator));
+  NEED(fill_randomly(f.op, f.op, f.result[0], &args, a->generator));
   return lm_frame_end(&f, out);
 }
 
@@ -273,10 +271,10 @@ lm_status lm_op_binomial(const lm_binomial_args *a, lm_tensor **out) {
   NEED(lm_check_same_device(f.op, 2, given));
   NEED(lm_check_float(f.op, "count", a->count));
   NEED(lm_check_float(f.op, "prob", a->prob));
-  NEED(extreme(a->count, LM_STATISTIC_AMIN, &smallest));
+  NEED(find_extreme(a->count, LM_STATISTIC_AMIN, &smallest));
   if (smallest < 0) return lm_fail_number("binomial", "count", "at least 0", smallest);
-  NEED(extreme(a->prob, LM_STATISTIC_AMIN, &smallest));
-  NEED(extreme(a->prob, LM_STATISTIC_AMAX, &largest));
+  NEED(find_extreme(a->prob, LM_STATISTIC_AMIN, &smallest));
+  NEED(find_extreme(a->prob, LM_STATISTIC_AMAX, &largest));
   if (smallest < 0 || largest > 1) {
     return lm_fail_number("binomial", "prob", "from 0 to 1", smallest < 0 ? smallest : largest);
   }
@@ -289,7 +287,7 @@ lm_status lm_op_binomial(const lm_binomial_args *a, lm_tensor **out) {
     NEED(lm_frame_layout(&f, both[i], LM_CONTIGUOUS));
   }
   NEED(lm_frame_result(&f, 0, dtype, a->count->device, size.n, size.v, LM_CONTIGUOUS));
-  NEED(draw(f.op, f.op, f.result[0], &args, a->generator));
+  NEED(fill_randomly(f.op, f.op, f.result[0], &args, a->generator));
   return lm_frame_end(&f, out);
 }
 
@@ -301,14 +299,14 @@ static lm_status check_weights(lm_tensor *x, const lm_multinomial_args *a) {
   LM_OWNED *above = NULL;
   double smallest, largest, fewest;
   if (x->numel == 0 || lm_generator_extra()) return LM_OK;
-  NEED(extreme(x, LM_STATISTIC_AMIN, &smallest));
-  NEED(extreme(x, LM_STATISTIC_AMAX, &largest));
+  NEED(find_extreme(x, LM_STATISTIC_AMIN, &smallest));
+  NEED(find_extreme(x, LM_STATISTIC_AMAX, &largest));
   NEED(lm_op_reduce(
       LM_OP_count_nonzero,
       &(lm_reduce_args){
           .x = x, .dim = {.n = 1, .v = {1}}, .statistic = LM_STATISTIC_COUNT_NONZERO, .dtype = LM_NO_DTYPE},
       &above));
-  NEED(extreme(above, LM_STATISTIC_AMIN, &fewest));
+  NEED(find_extreme(above, LM_STATISTIC_AMIN, &fewest));
   if (!(smallest >= 0) || !isfinite(largest)) {
     return lm_fail_number("multinomial", "x", "at least 0 and finite", smallest >= 0 ? largest : smallest);
   }
@@ -343,7 +341,7 @@ static lm_status pick_again(lm_frame *f, lm_tensor *x, const lm_multinomial_args
   args.x = x;
   NEED(lm_frame_layout(f, &args.x, LM_CONTIGUOUS));
   NEED(lm_frame_result(f, 0, LM_I64, x->device, 2, (int64_t[]){x->size[0], a->num_samples}, LM_CONTIGUOUS));
-  return draw(f->op, f->op, f->result[0], &args, a->generator);
+  return fill_randomly(f->op, f->op, f->result[0], &args, a->generator);
 }
 
 lm_status lm_op_multinomial(const lm_multinomial_args *a, lm_tensor **out) {

@@ -42,7 +42,7 @@ static const struct statistic {
     [LM_STATISTIC_COUNT_NONZERO] = {TO_INT64, 0},
 };
 
-static lm_status dtypes_of(lm_op_id op, const lm_reduce_args *a, lm_dtype *from, lm_dtype *to) {
+static lm_status choose_dtypes(lm_op_id op, const lm_reduce_args *a, lm_dtype *from, lm_dtype *to) {
   const bool floating = lm_dtype_is_float(a->x->dtype);
   *from = a->dtype == LM_NO_DTYPE ? a->x->dtype : a->dtype;
   *to = *from;
@@ -87,7 +87,7 @@ lm_status lm_op_reduce(lm_op_id op, const lm_reduce_args *a, lm_tensor **out) {
   lm_reduce_args args = *a;
   lm_dtype from, to;
   double empty = statistics[a->statistic].empty;
-  NEED(dtypes_of(op, a, &from, &to));
+  NEED(choose_dtypes(op, a, &from, &to));
   if (a->statistic == LM_STATISTIC_NORM) {
     if (isnan(a->parameter)) return lm_fail_number("norm", "p", "a number", a->parameter);
     if (a->parameter < 0 || isinf(a->parameter)) empty = REFUSED;

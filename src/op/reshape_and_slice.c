@@ -103,7 +103,7 @@ lm_status lm_op_permute(const lm_permute_args *a, lm_tensor **out) {
   return lm_tensor_view(a->x, x->ndim, size, stride, 0, out);
 }
 
-static lm_status exchanged(lm_tensor *x, int d, int e, lm_tensor **out) {
+static lm_status swap_dims(lm_tensor *x, int d, int e, lm_tensor **out) {
   int64_t size[LM_MAX_DIMS], stride[LM_MAX_DIMS];
   for (int i = 0; i < x->ndim; i++) {
     int from = i == d ? e : i == e ? d : i;
@@ -117,7 +117,7 @@ lm_status lm_op_transpose(const lm_transpose_args *a, lm_tensor **out) {
   int d, e;
   NEED(lm_dim("transpose", a->dim0, a->x->ndim, &d));
   NEED(lm_dim("transpose", a->dim1, a->x->ndim, &e));
-  return exchanged(a->x, d, e, out);
+  return swap_dims(a->x, d, e, out);
 }
 
 lm_status lm_op_t(const lm_t_args *a, lm_tensor **out) {
@@ -125,7 +125,7 @@ lm_status lm_op_t(const lm_t_args *a, lm_tensor **out) {
     return lm_remedy(lm_fail_value("t", "x", "at most 2-d", lm_text("shape %s", lm_shape_of(a->x))),
                      "use :transpose or :permute");
   }
-  return exchanged(a->x, 0, a->x->ndim == 2, out);
+  return swap_dims(a->x, 0, a->x->ndim == 2, out);
 }
 
 /* ---- parts of a dim; entries count from 1, negative from the end */
@@ -167,7 +167,7 @@ static lm_status slice_range(lm_op_id op, int dim, int64_t n, int64_t first, int
   return LM_OK;
 }
 
-static lm_status part_of(lm_tensor *x, int dim, int64_t start, int64_t length, int64_t step, lm_tensor **out) {
+static lm_status view_part(lm_tensor *x, int dim, int64_t start, int64_t length, int64_t step, lm_tensor **out) {
   int64_t size[LM_MAX_DIMS], stride[LM_MAX_DIMS];
   for (int i = 0; i < x->ndim; i++) {
     size[i] = x->size[i];
@@ -184,7 +184,7 @@ lm_status lm_op_slice(const lm_slice_args *a, lm_tensor **out) {
   NEED(check_has_dims(LM_OP_slice, a->x));
   NEED(lm_dim("slice", a->dim, a->x->ndim, &dim));
   NEED(slice_range(LM_OP_slice, dim, a->x->size[dim], a->first, a->last, a->step, &start, &length));
-  return part_of(a->x, dim, start, length, a->step, out);
+  return view_part(a->x, dim, start, length, a->step, out);
 }
 
 lm_status lm_op_narrow(const lm_narrow_args *a, lm_tensor **out) {
@@ -200,7 +200,7 @@ lm_status lm_op_narrow(const lm_narrow_args *a, lm_tensor **out) {
                                (long long)a->start, dim + 1, lm_shape_of(a->x)),
                        a->length);
   }
-  return part_of(a->x, dim, start, a->length, 1, out);
+  return view_part(a->x, dim, start, a->length, 1, out);
 }
 
 /* Runs slice's gradient: zeros of x's size with grad at the positions that slice read. */
@@ -224,7 +224,7 @@ lm_status lm_op_slice_backward(const lm_slice_backward_args *a, lm_tensor **out)
     }
   }
   NEED(lm_tensor_empty(a->grad->dtype, a->grad->device, a->size.n, a->size.v, LM_CONTIGUOUS, &x));
-  NEED(part_of(x, dim, start, n, a->step, &part));
+  NEED(view_part(x, dim, start, n, a->step, &part));
   NEED(lm_op_zero_(&(lm_zero__args){.x = x}, &zeroed));
   NEED(lm_copy(a->grad, part));
   *out = lm_tensor_take(&x);

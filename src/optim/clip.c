@@ -11,7 +11,7 @@
 #include "optim/optim_scope.h"
 
 /* Checks tensors to measure or, if `written`, to write; messages call them `noun`: "gradient" or "tensor". */
-static lm_status check(const char *name, const char *noun, int n, lm_tensor *const *list, bool written) {
+static lm_status check_clip_tensors(const char *name, const char *noun, int n, lm_tensor *const *list, bool written) {
   for (int i = 0; i < n; i++) {
     if (!lm_dtype_is_float(list[i]->dtype))
       return lm_fail_dtype(name, lm_text("%s %d", noun, i + 1), "floating point", lm_dtype_name(list[i]->dtype));
@@ -25,7 +25,7 @@ static lm_status check(const char *name, const char *noun, int n, lm_tensor *con
 }
 
 /* Replaces *t by a copy on `device` in `dtype`, unless it is there already; releases the old *t. */
-static lm_status bring(lm_tensor **t, lm_device device, lm_dtype dtype) {
+static lm_status move_scalar(lm_tensor **t, lm_device device, lm_dtype dtype) {
   LM_OWNED *there = NULL;
   if ((*t)->device == device && (*t)->dtype == dtype) return LM_OK;
   NEED(lm_tensor_empty(dtype, device, 0, NULL, LM_CONTIGUOUS, &there));
@@ -36,7 +36,7 @@ static lm_status bring(lm_tensor **t, lm_device device, lm_dtype dtype) {
 }
 
 /* Replaces *x by op(*x, other) and releases the old *x; other is NULL for an op of one argument. */
-static lm_status apply(lm_op_id op, lm_tensor **x, lm_tensor *other, const double *numbers) {
+static lm_status replace_by_op(lm_op_id op, lm_tensor **x, lm_tensor *other, const double *numbers) {
   lm_tensor *result = NULL, *in[] = {*x, other};
   NEED(lm_pointwise_run(op, other ? 2 : 1, in, numbers, NULL, &result));
   lm_release(*x);
@@ -45,11 +45,11 @@ static lm_status apply(lm_op_id op, lm_tensor **x, lm_tensor *other, const doubl
 }
 
 /* Computes the sum of |x|^p, or the largest |x|, over all, on the first device; `dense`: room for n tensors. */
-static lm_status gather(int n, lm_tensor *const *grads, double p, lm_tensor **dense, lm_tensor **total) {
+static lm_status sum_powers(int n, lm_tensor *const *grads, double p, lm_tensor **dense, lm_tensor **total) {
   static const double alpha = 1;
   lm_stream *s;
   LM_OWNED *part = NULL;
-  for (int i = 0; i < n; i++) NEED(lm_optim_layout(grads[i], NULL, &dense[i]));
+  for (int i = 0; i < n; i++) NEED(lm_optim_layout(grads[i], NULL, grads[i]->dtype, &dense[i]));
   for (int begin = 0, end; begin < n; begin = end) {
     lm_device device = grads[begin]->device;
     for (end = begin + 1; end < n && grads[end]->device == device;) end++;
@@ -58,9 +58,9 @@ static lm_status gather(int n, lm_tensor *const *grads, double p, lm_tensor **de
     for (int i = begin; s && i < end; i++) NEED(lm_stream_order_read(s, dense[i]));
     NEED(lm_stream_order_write(s, part));
     NEED(lm_stream_order_end(s, lm_backend_of(device)->norms(end - begin, dense + begin, p, part)));
-    NEED(bring(&part, grads[0]->device, LM_F64));
+    NEED(move_scalar(&part, grads[0]->device, LM_F64));
     if (*total) {
-      NEED(apply(isinf(p) ? LM_OP_maximum : LM_OP_add, total, part, &alpha));
+      NEED(replace_by_op(isinf(p) ? LM_OP_maximum : LM_OP_add, total, part, &alpha));
       lm_release(part);
     } else {
       *total = part;
@@ -71,11 +71,11 @@ static lm_status gather(int n, lm_tensor *const *grads, double p, lm_tensor **de
 }
 
 /* Replaces the sum of |x|^p by the norm. */
-static lm_status root(double p, lm_tensor **total) {
+static lm_status take_root(double p, lm_tensor **total) {
   LM_OWNED *power = NULL;
   NEED(lm_tensor_number(1 / p, &power));
-  if (p == 2) NEED(apply(LM_OP_sqrt, total, NULL, NULL));
-  if (p != 2 && p != 1 && !isinf(p)) NEED(apply(LM_OP_pow, total, power, NULL));
+  if (p == 2) NEED(replace_by_op(LM_OP_sqrt, total, NULL, NULL));
+  if (p != 2 && p != 1 && !isinf(p)) NEED(replace_by_op(LM_OP_pow, total, power, NULL));
   return LM_OK;
 }
 
@@ -85,18 +85,18 @@ static lm_status to_factor(double max_norm, lm_tensor **factor) {
   LM_OWNED *least = NULL, *most = NULL, *quotient = NULL;
   NEED(lm_tensor_number(1e-6, &least));
   NEED(lm_tensor_number(max_norm, &most));
-  NEED(apply(LM_OP_add, factor, least, &alpha));
+  NEED(replace_by_op(LM_OP_add, factor, least, &alpha));
   lm_tensor *in[] = {most, *factor};
   NEED(lm_pointwise_run(LM_OP_div, 2, in, NULL, NULL, &quotient));
   lm_release(*factor);
   *factor = lm_retain(quotient);
-  return apply(LM_OP_clamp_range, factor, NULL, limits);
+  return replace_by_op(LM_OP_clamp_range, factor, NULL, limits);
 }
 
 static lm_dtype compute_of(const lm_tensor *grad) { return grad->dtype == LM_F64 ? LM_F64 : LM_F32; }
 
 /* Sets grad to op(grad, factor) by a direct kernel call, which allocates nothing: all gradients change or none. */
-static lm_status change(lm_op_id op, lm_tensor *grad, lm_tensor *factor, const double *numbers) {
+static lm_status scale_gradient(lm_op_id op, lm_tensor *grad, lm_tensor *factor, const double *numbers) {
   lm_pointwise job = {.kernel = op, .compute = compute_of(grad), .in = {grad, factor}, .out = grad};
   job.nin = factor ? 2 : 1;
   memcpy(job.in_stride[0], grad->stride, sizeof grad->stride);
@@ -118,11 +118,11 @@ lm_status lm_total_norm(int n, lm_tensor *const *list, bool of_grads, double p, 
     return LM_OK;
   }
   LM_OPTIM_SCOPE(name, list[0]->device);
-  NEED(check(name, of_grads ? "gradient" : "tensor", n, list, of_grads));
+  NEED(check_clip_tensors(name, of_grads ? "gradient" : "tensor", n, list, of_grads));
   LM_OWNED_LIST dense = {n, lm_calloc((size_t)n, sizeof *dense.v)};
   if (!dense.v) return LM_E_OOM;
-  NEED(gather(n, list, p, dense.v, &norm));
-  NEED(root(p, &norm));
+  NEED(sum_powers(n, list, p, dense.v, &norm));
+  NEED(take_root(p, &norm));
   *total = lm_tensor_take(&norm);
   return LM_OK;
 }
@@ -135,11 +135,11 @@ lm_status lm_clip_with_norm(int n, lm_tensor *const *grads, double max_norm, lm_
                          lm_text("%s %s", lm_dtype_name(total->dtype), lm_shape_of(total)));
   if (n == 0) return LM_OK;
   LM_OPTIM_SCOPE(name, grads[0]->device);
-  NEED(check(name, "gradient", n, grads, true));
+  NEED(check_clip_tensors(name, "gradient", n, grads, true));
   LM_OWNED_LIST factor = {n, lm_calloc((size_t)n, sizeof *factor.v)};
   if (!factor.v) return LM_E_OOM;
   LM_OWNED *first = lm_retain(total);
-  NEED(bring(&first, grads[0]->device, LM_F64));
+  NEED(move_scalar(&first, grads[0]->device, LM_F64));
   NEED(to_factor(max_norm, &first));
   if (!lm_is_ordered(first->device)) { /* the host can read it */
     double value = *(double *)first->data;
@@ -154,11 +154,11 @@ lm_status lm_clip_with_norm(int n, lm_tensor *const *grads, double max_norm, lm_
       factor.v[i] = lm_retain(factor.v[i - 1]);
     } else {
       factor.v[i] = lm_retain(first);
-      if (!first->number) NEED(bring(&factor.v[i], grads[i]->device, dtype));
+      if (!first->number) NEED(move_scalar(&factor.v[i], grads[i]->device, dtype));
     }
   }
   for (int i = 0; i < n; i++)
-    if (grads[i]->numel > 0) NEED(change(LM_OP_mul, grads[i], factor.v[i], NULL));
+    if (grads[i]->numel > 0) NEED(scale_gradient(LM_OP_mul, grads[i], factor.v[i], NULL));
   return LM_OK;
 }
 
@@ -167,8 +167,8 @@ lm_status lm_clip_value(int n, lm_tensor *const *grads, double most) {
   const double limits[] = {-most, most};
   if (!(most >= 0)) return lm_fail_number(name, "clip_value", "at least 0", most);
   LM_OPTIM_SCOPE(name, n > 0 ? grads[0]->device : LM_NO_DEVICE);
-  NEED(check(name, "gradient", n, grads, true));
+  NEED(check_clip_tensors(name, "gradient", n, grads, true));
   for (int i = 0; i < n; i++)
-    if (grads[i]->numel > 0) NEED(change(LM_OP_clamp_range, grads[i], NULL, limits));
+    if (grads[i]->numel > 0) NEED(scale_gradient(LM_OP_clamp_range, grads[i], NULL, limits));
   return LM_OK;
 }

@@ -99,7 +99,7 @@ for _, entry in ipairs(list) do
 end
 
 -- Lists the valid combinations of modes: a mode is on only with the mode it needs.
-local function forms(f)
+local function mode_combinations(f)
   local found = {}
   for bits = 0, 2 ^ #f.modes - 1 do
     local with, on, possible = {}, {}, true
@@ -145,9 +145,9 @@ local precisions = {
 
 local function spaced(c) return c == "" and "" or ", " .. c end
 
--- Returns a declaration such as: const float a = c->a, b = c->b;
+-- Returns a declaration such as: const float a = c[0], b = c[1];
 local function declared(real, names, value)
-  local parts = map(names, function(name) return ("%s = %s"):format(name, value(name)) end)
+  local parts = map(names, function(name, i) return ("%s = %s"):format(name, value(name, i)) end)
   return #parts > 0 and {("const %s %s;"):format(real, table.concat(parts, ", "))} or {}
 end
 
@@ -169,7 +169,7 @@ local function update_function(f, precision)
     values[#values + 1] = ("%s %s = *%s_at;"):format(precision.real, state[1], state[1])
   end
   return fill([[
-LM_DEVICE_CODE void lm_${lower}_update_$suffix(const lm_${lower}_$suffix *c$flags, $real g, $real *p_at$pointers) {
+LM_DEVICE_CODE void lm_${lower}_update_$suffix(const $real *c$flags, $real g, $real *p_at$pointers) {
   $coefficients
   $real p = *p_at;
   $values
@@ -183,7 +183,7 @@ LM_DEVICE_CODE void lm_${lower}_update_$suffix(const lm_${lower}_$suffix *c$flag
 ]], {
     lower = f.lower, suffix = precision.suffix, real = precision.real,
     flags = spaced(flags), pointers = spaced(pointers),
-    coefficients = declared(precision.real, f.coefficients, function(name) return "c->" .. name end),
+    coefficients = declared(precision.real, f.coefficients, function(_, i) return ("c[%d]"):format(i - 1) end),
     values = values, line = {(line_of(f.entry, f.entry.update))},
     update = map(trimmed(f.entry.update), function(line) return text.replace(line, precision.words) end),
     after = {"#line @here@"},
@@ -212,11 +212,11 @@ local function plan_function(f)
   for _, row in ipairs(f.entry.scalars) do
     lines[#lines + 1] = ("const double %s = %s;"):format(row[1], row[2])
   end
-  for _, name in ipairs(f.coefficients) do lines[#lines + 1] = ("c->%s = %s;"):format(name, name) end
+  for i, name in ipairs(f.coefficients) do lines[#lines + 1] = ("c[%d] = %s;"):format(i - 1, name) end
   for i, row in ipairs(f.carried) do lines[#lines + 1] = ("next[%d] = %s;"):format(i - 1, row.next) end
   if #f.carried == 0 then lines[#lines + 1] = "(void)next;" end
   return fill([[
-LM_DEVICE_CODE void lm_${lower}_plan(const lm_optim_numbers *in, lm_${lower}_f64 *c, double *next) {
+LM_DEVICE_CODE void lm_${lower}_plan(const lm_optim_numbers *in, double *c, double *next) {
   $lines
 }
 ]], {lower = f.lower, lines = lines})
@@ -226,35 +226,16 @@ local function family_code(f)
   local bits = map(f.modes, function(mode)
     return ("LM_%s_%s = %d"):format(f.upper, mode[1]:upper(), f.bit[mode[1]])
   end)
-  local fields = table.concat(f.coefficients, ", ")
   local parts = {fill([[
 /* ---- $name: $help. $source. */
 
 $bits
-typedef struct lm_${lower}_f64 {
-  double $fields;
-} lm_${lower}_f64;
-typedef struct lm_${lower}_f32 {
-  float $fields;
-} lm_${lower}_f32;
 ]], {
-    name = f.entry.name, help = f.entry.help, source = f.entry.source, lower = f.lower, fields = fields,
+    name = f.entry.name, help = f.entry.help, source = f.entry.source,
     bits = #bits > 0 and {("enum { %s };"):format(table.concat(bits, ", "))} or {},
-  })}
-  parts[#parts + 1] = plan_function(f)
-  parts[#parts + 1] = fill([[
-LM_DEVICE_CODE void lm_${lower}_narrow(const lm_${lower}_f64 *c, lm_${lower}_f32 *out) {
-  $lines
-}
-]], {lower = f.lower, lines = map(f.coefficients, function(name)
-    return ("out->%s = (float)c->%s;"):format(name, name)
-  end)})
+  }), plan_function(f)}
   for _, precision in ipairs(precisions) do parts[#parts + 1] = update_function(f, precision) end
   return table.concat(parts, "\n")
-end
-
-local function switched(call)
-  return map(families, function(f) return ("case LM_OPTIM_%s: %s; break;"):format(f.upper, call(f)) end)
 end
 
 local function header()
@@ -268,6 +249,7 @@ local function header()
 enum { $families, LM_OPTIM_FAMILIES };
 /* The most of each that one has. */
 enum { LM_OPTIM_OPTIONS = $options, LM_OPTIM_STATES = $states, LM_OPTIM_CARRIED = $carried };
+enum { LM_OPTIM_COEFFICIENTS = $coefficients };
 /* X(family, its name in functions) for each. */
 #define LM_OPTIM_EACH(X) $each
 
@@ -278,22 +260,23 @@ typedef struct lm_optim_numbers {
   bool first, carries;
 } lm_optim_numbers;
 
+/* A step's coefficients, in the order in which the family's update declares them. */
+typedef struct lm_optim_f64 {
+  double of[LM_OPTIM_COEFFICIENTS];
+} lm_optim_f64;
+typedef struct lm_optim_f32 {
+  float of[LM_OPTIM_COEFFICIENTS];
+} lm_optim_f32;
+
 ]], {
     families = map(families, function(f) return "LM_OPTIM_" .. f.upper end),
     options = most(function(f) return #f.numbers end), states = most(function(f) return #f.states end),
-    carried = most(function(f) return #f.carried end),
+    carried = most(function(f) return #f.carried end), coefficients = most(function(f) return #f.coefficients end),
     each = table.concat(map(families, function(f) return ("X(%s, %s)"):format(f.upper, f.lower) end), " "),
   })}
   for _, f in ipairs(families) do body[#body + 1] = family_code(f) .. "\n" end
   body[#body + 1] = fill([[
 /* ---- by family */
-
-typedef union lm_optim_f64 {
-  $wide
-} lm_optim_f64;
-typedef union lm_optim_f32 {
-  $narrow
-} lm_optim_f32;
 
 /* A step's coefficients, and in next what is carried to the step after it. */
 LM_DEVICE_CODE void lm_optim_plan(int family, const lm_optim_numbers *in, lm_optim_f64 *c, double *next) {
@@ -301,17 +284,9 @@ LM_DEVICE_CODE void lm_optim_plan(int family, const lm_optim_numbers *in, lm_opt
     $plans
   }
 }
-LM_DEVICE_CODE void lm_optim_narrow(int family, const lm_optim_f64 *c, lm_optim_f32 *out) {
-  switch (family) {
-    $narrows
-  }
-}
-]], {
-    wide = map(families, function(f) return ("lm_%s_f64 %s;"):format(f.lower, f.lower) end),
-    narrow = map(families, function(f) return ("lm_%s_f32 %s;"):format(f.lower, f.lower) end),
-    plans = switched(function(f) return ("lm_%s_plan(in, &c->%s, next)"):format(f.lower, f.lower) end),
-    narrows = switched(function(f) return ("lm_%s_narrow(&c->%s, &out->%s)"):format(f.lower, f.lower, f.lower) end),
-  })
+]], {plans = map(families, function(f)
+    return ("case LM_OPTIM_%s: lm_%s_plan(in, c->of, next); break;"):format(f.upper, f.lower)
+  end)})
   return table.concat(body)
 end
 
@@ -382,8 +357,8 @@ local function loops()
     end
     body[#body + 1] = fill([[
 
-LM_INLINE void LM_FN(${lower}_form)(const LM_ISA_JOIN(lm_$lower, LM_REAL_NAME) *c$flags, int64_t n,
-    LM_ELEM *restrict ps, const LM_ELEM *restrict gs$states) {
+LM_INLINE void LM_FN(${lower}_form)(const LM_ACC *c$flags, int64_t n, LM_ELEM *restrict ps,
+                                    const LM_ELEM *restrict gs$states) {
   for (int64_t i = 0; i < n; i++) {
     LM_ACC p = LM_LOAD(ps[i]);
     $gets
@@ -395,7 +370,7 @@ LM_INLINE void LM_FN(${lower}_form)(const LM_ISA_JOIN(lm_$lower, LM_REAL_NAME) *
 
 static void LM_FN($lower)(const lm_optim_coefficients *given, int64_t n, void *p, const void *g,
     void *const *state) {
-  const LM_ISA_JOIN(lm_$lower, LM_REAL_NAME) c = given->LM_REAL_NAME.$lower;
+  const LM_ISA_JOIN(lm_optim, LM_REAL_NAME) c = given->LM_REAL_NAME;
   switch (given->modes) {
     $cases
   }
@@ -405,8 +380,8 @@ static void LM_FN($lower)(const lm_optim_coefficients *given, int64_t n, void *p
       states = spaced(table.concat(map(f.states, function(_, i) return "LM_ELEM *restrict s" .. i end), ", ")),
       gets = gets, puts = puts, given = spaced(flags(function(mode) return "with_" .. mode[1] end)),
       pointers = spaced(table.concat(map(f.states, function(state) return "&" .. state[1] end), ", ")),
-      cases = map(forms(f), function(form)
-        return ("case %s: LM_FN(%s_form)(&c%s, n, p, g%s); break;"):format(form.label, f.lower,
+      cases = map(mode_combinations(f), function(form)
+        return ("case %s: LM_FN(%s_form)(c.of%s, n, p, g%s); break;"):format(form.label, f.lower,
           spaced(table.concat(form.flags, ", ")),
           spaced(table.concat(map(f.states, function(_, i) return ("state[%d]"):format(i - 1) end), ", ")))
       end),
@@ -429,27 +404,26 @@ local function kernels()
     body[#body + 1] = fill([[
 
 struct lm_${lower}_element {
-  enum { STATES = $states };
-  typedef lm_${lower}_f32 narrow;
-  typedef lm_${lower}_f64 wide;
-  LM_DEVICE static void prepare(const lm_optim_f64 &all, narrow *c) { lm_${lower}_narrow(&all.$lower, c); }
-  LM_DEVICE static void prepare(const lm_optim_f64 &all, wide *c) { *c = all.$lower; }
-  LM_DEVICE static void update(const narrow &c, unsigned modes, float g, float *own) {
+  enum { STATES = $states, COEFFICIENTS = $coefficients };
+  LM_DEVICE static void update(const float *c, unsigned modes, float g, float *own) {
     $unused
-    lm_${lower}_update_f32(&c$modes, g, own$own);
+    lm_${lower}_update_f32(c$modes, g, own$own);
   }
-  LM_DEVICE static void update(const wide &c, unsigned modes, double g, double *own) {
+  LM_DEVICE static void update(const double *c, unsigned modes, double g, double *own) {
     $unused
-    lm_${lower}_update_f64(&c$modes, g, own$own);
+    lm_${lower}_update_f64(c$modes, g, own$own);
   }
 };
-]], {lower = f.lower, states = #f.states, modes = modes, own = own, unused = #f.modes == 0 and {"(void)modes;"} or {}})
+]], {
+      lower = f.lower, states = #f.states, coefficients = #f.coefficients, modes = modes, own = own,
+      unused = #f.modes == 0 and {"(void)modes;"} or {},
+    })
   end
   local cases = {}
   for _, f in ipairs(families) do
     cases[#cases + 1] = ("case LM_OPTIM_%s:"):format(f.upper)
     local seen = {}
-    for _, form in ipairs(forms(f)) do
+    for _, form in ipairs(mode_combinations(f)) do
       local mask = states_in(f, form)
       if not seen[mask] then
         seen[mask] = true

@@ -50,7 +50,7 @@ bool lm_optimizer_has(const lm_optimizer *o, unsigned modes, int k) {
 enum { PARAM, GRAD, STATE, ROLES = STATE + LM_OPTIM_STATES };
 
 /* The tensors of a step as the kernel gets them: sorted by device, all of a parameter in one layout. Tensors in another
- * layout are replaced by copies. */
+ * layout or dtype are replaced by copies. */
 typedef struct bench {
   int n;
   bool used[ROLES];
@@ -67,24 +67,29 @@ static lm_tensor *const *role_of(const lm_optim_step *s, int role) {
 static lm_status check_param(const char *name, int i, const lm_tensor *p) {
   if (!lm_dtype_is_float(p->dtype))
     return lm_fail_dtype(name, lm_text("parameter %d", i + 1), "floating point", lm_dtype_name(p->dtype));
-  if (lm_overlaps_itself(p)) return lm_fail_overlap(name, lm_text("parameter %d", i + 1), lm_shape_of(p));
-  return LM_OK;
+  return lm_overlaps_itself(p) ? lm_fail_overlap(name, lm_text("parameter %d", i + 1), lm_shape_of(p)) : LM_OK;
 }
 
-static lm_status check_with(const char *name, int i, const char *what, const lm_tensor *p, const lm_tensor *t) {
+/* Returns the dtype of the states of p, in which its step is computed: the squares of most gradients leave float16. */
+static lm_dtype step_dtype(const lm_tensor *p) { return p->dtype == LM_F16 ? LM_F32 : (lm_dtype)p->dtype; }
+
+/* Checks the gradient or a state of parameter i. */
+static lm_status check_role(const lm_optim_step *s, int i, int role) {
+  const lm_tensor *p = s->param[i], *t = role_of(s, role)[i];
+  const char *name = s->optimizer->name, *what = role == GRAD ? "gradient" : s->optimizer->state[role - STATE].name;
+  const lm_dtype dtype = role == GRAD ? (lm_dtype)p->dtype : step_dtype(p);
   if (!lm_same_shape(p, t))
     return lm_fail_shapes(name, lm_text("parameter %d", i + 1), lm_shape_of(p), lm_text("its %s", what),
                           lm_shape_of(t));
-  if (t->dtype != p->dtype)
-    return lm_fail_dtypes(name, lm_text("parameter %d", i + 1), lm_dtype_name(p->dtype), lm_text("its %s", what),
-                          lm_dtype_name(t->dtype));
-  if (t->device != p->device)
-    return lm_fail_devices(name, lm_text("parameter %d", i + 1), lm_device_name(p->device), lm_text("its %s", what),
-                           lm_device_name(t->device));
-  return LM_OK;
+  if (t->dtype != dtype)
+    return lm_fail_dtypes(name, lm_text(dtype == p->dtype ? "parameter %d" : "the step of parameter %d", i + 1),
+                          lm_dtype_name(dtype), lm_text("its %s", what), lm_dtype_name(t->dtype));
+  if (t->device == p->device) return LM_OK;
+  return lm_fail_devices(name, lm_text("parameter %d", i + 1), lm_device_name(p->device), lm_text("its %s", what),
+                         lm_device_name(t->device));
 }
 
-static lm_status check(const lm_optim_step *s) {
+static lm_status check_optim_step(const lm_optim_step *s) {
   const char *name = s->optimizer->name;
   if (s->numbers.t < 1) return lm_fail_number(name, "step", "at least 1", s->numbers.t);
   if (s->numbers.first && lm_graph_capturing())
@@ -92,28 +97,18 @@ static lm_status check(const lm_optim_step *s) {
                    "%s: cannot capture the first step, which makes the states; step once before the capture", name);
   for (int i = 0; i < s->n; i++) {
     NEED(check_param(name, i, s->param[i]));
-    NEED(check_with(name, i, "gradient", s->param[i], s->grad[i]));
-    for (int role = STATE; role < ROLES; role++) {
-      lm_tensor *const *tensors = role_of(s, role);
-      if (tensors) NEED(check_with(name, i, s->optimizer->state[role - STATE].name, s->param[i], tensors[i]));
-    }
+    for (int role = GRAD; role < ROLES; role++)
+      if (role_of(s, role)) NEED(check_role(s, i, role));
   }
   return LM_OK;
 }
 
-/* True if a and b, both dense and of the same sizes, have their elements in the same order in memory. */
-static bool has_same_layout(const lm_tensor *a, const lm_tensor *b) {
-  for (int d = 0; d < a->ndim; d++)
-    if (a->size[d] != 1 && a->stride[d] != b->stride[d]) return false;
-  return true;
-}
-
-lm_status lm_optim_layout(lm_tensor *t, const lm_tensor *like, lm_tensor **out) {
-  if (t->numel == 0 || (like ? has_same_layout(t, like) : lm_is_dense(t))) {
+lm_status lm_optim_layout(lm_tensor *t, const lm_tensor *like, lm_dtype dtype, lm_tensor **out) {
+  if (t->dtype == dtype && (t->numel == 0 || (like ? lm_same_layout(t, like) : lm_is_dense(t)))) {
     *out = lm_retain(t);
     return LM_OK;
   }
-  NEED(lm_tensor_empty_like(like ? like : t, t->dtype, t->device, out));
+  NEED(lm_tensor_empty_like(like ? like : t, dtype, t->device, out));
   return lm_copy(t, *out);
 }
 
@@ -123,7 +118,7 @@ static void clear(bench *b) {
   lm_free(b->memory);
 }
 
-static lm_status prepare(const lm_optim_step *s, bench *b) {
+static lm_status prepare_optim_step(const lm_optim_step *s, bench *b) {
   int n = s->n;
   *b = (bench){.n = n};
   b->memory = lm_calloc((size_t)n, 2 * ROLES * sizeof *b->memory);
@@ -150,15 +145,15 @@ static lm_status prepare(const lm_optim_step *s, bench *b) {
     begin = end;
   }
   for (int i = 0; i < n; i++) {
-    NEED(lm_optim_layout(b->given[PARAM][i], NULL, &b->ready[PARAM][i]));
-    for (int role = GRAD; role < ROLES; role++)
-      if (b->used[role]) NEED(lm_optim_layout(b->given[role][i], b->ready[PARAM][i], &b->ready[role][i]));
+    const lm_dtype dtype = step_dtype(b->given[PARAM][i]);
+    for (int role = PARAM; role < ROLES; role++) /* ready[PARAM][i] is NULL at first */
+      if (b->used[role]) NEED(lm_optim_layout(b->given[role][i], b->ready[PARAM][i], dtype, &b->ready[role][i]));
   }
   return LM_OK;
 }
 
 /* Runs the step of parameters begin to end - 1, all on one device. */
-static lm_status run_on(const lm_backend *backend, const lm_optim_step *s, const bench *b, int begin, int end) {
+static lm_status run_on_device(const lm_backend *backend, const lm_optim_step *s, const bench *b, int begin, int end) {
   lm_stream *stream;
   lm_optim_step part = *s;
   part.n = end - begin;
@@ -218,13 +213,13 @@ lm_status lm_optim_run(const lm_optim_step *given, double *next) {
   s.coefficients = &coefficients;
   if (s.n == 0) return LM_OK;
   LM_OPTIM_SCOPE(name, s.param[0]->device);
-  NEED(check(&s));
-  NEED(prepare(&s, &b));
+  NEED(check_optim_step(&s));
+  NEED(prepare_optim_step(&s, &b));
   for (int i = 0; i < s.n; i = device_run(s.n, b.ready[PARAM], i)) NEED(backend_for(name, b.ready[PARAM][i], &backend));
   for (int begin = 0, end; begin < s.n; begin = end) {
     end = device_run(s.n, b.ready[PARAM], begin);
     NEED(backend_for(name, b.ready[PARAM][begin], &backend));
-    NEED(run_on(backend, &s, &b, begin, end));
+    NEED(run_on_device(backend, &s, &b, begin, end));
   }
   NEED(write_back(&b));
   for (int i = 0; i < s.n; i++) lm_bump(s.param[i], -1);

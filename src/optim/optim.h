@@ -57,9 +57,9 @@ LM_API bool lm_optim_in_graph(void);
 LM_API double *lm_optim_graph_numbers_take(const double *first, int n);
 LM_API int lm_optim_graph_numbers_at(void); /* index of the numbers that `take` returned last */
 
-/* Returns in *out a new reference to t if it is dense and, with `like`, in its layout; else a copy in that layout. The
- * caller releases *out even if this fails. */
-lm_status lm_optim_layout(lm_tensor *t, const lm_tensor *like, lm_tensor **out);
+/* Returns in *out a new reference to t if it has the dtype, is dense and, with `like`, in its layout; else a copy that
+ * is. The caller releases *out even if this fails. */
+lm_status lm_optim_layout(lm_tensor *t, const lm_tensor *like, lm_dtype dtype, lm_tensor **out);
 
 /* Checks the arguments, runs the kernel of each device's backend, and counts one in-place write per parameter. next:
  * the carried numbers after the step. */

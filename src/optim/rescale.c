@@ -7,7 +7,7 @@
 #include "op_entries.h"
 #include "optim/optim.h"
 
-static lm_status check(const char *name, int i, const lm_tensor *from, const lm_tensor *to) {
+static lm_status check_rescale_pair(const char *name, int i, const lm_tensor *from, const lm_tensor *to) {
   const lm_tensor *both[] = {from, to};
   for (int k = 0; k < 2; k++) {
     if (!lm_dtype_is_float(both[k]->dtype))
@@ -27,16 +27,16 @@ static lm_status check(const char *name, int i, const lm_tensor *from, const lm_
 }
 
 /* Sets `in` and `out` to from and to, or to copies if their elements differ in memory order. */
-static lm_status prepare(lm_tensor *from, lm_tensor *to, lm_tensor **in, lm_tensor **out) {
-  NEED(lm_optim_layout(to, NULL, out));
-  return lm_optim_layout(from, *out, in);
+static lm_status prepare_rescale_pair(lm_tensor *from, lm_tensor *to, lm_tensor **in, lm_tensor **out) {
+  NEED(lm_optim_layout(to, NULL, to->dtype, out));
+  return lm_optim_layout(from, *out, from->dtype, in);
 }
 
 static lm_status new_flag(lm_device device, lm_tensor **out) {
   return lm_op_run(LM_OP_zeros, &(lm_zeros_args){.size = {.n = 0}, .dtype = LM_F32, .device = device}, out);
 }
 
-static lm_status run(lm_device device, int n, lm_tensor **in, lm_tensor **out, double factor, lm_tensor *flag) {
+static lm_status run_rescale(lm_device device, int n, lm_tensor **in, lm_tensor **out, double factor, lm_tensor *flag) {
   lm_stream *s;
   NEED(lm_stream_order_begin(device, &s));
   for (int i = 0; s && i < n; i++) {
@@ -48,7 +48,7 @@ static lm_status run(lm_device device, int n, lm_tensor **in, lm_tensor **out, d
 }
 
 /* Sets *found to 1 if flag, on any device, is 1. */
-static lm_status join(lm_tensor **found, lm_tensor *flag) {
+static lm_status join_flags(lm_tensor **found, lm_tensor *flag) {
   lm_tensor *larger = NULL;
   LM_OWNED *here = NULL;
   NEED(new_flag((*found)->device, &here));
@@ -68,21 +68,21 @@ lm_status lm_rescale(const char *name, int n, lm_tensor *const *from, lm_tensor 
   LM_OWNED *any = NULL;
   *found = NULL;
   if (!in) return LM_E_OOM;
-  for (int i = 0; i < n; i++) NEED(check(name, i, from[i], to[i]));
-  for (int i = 0; i < n; i++) NEED(prepare(from[i], to[i], &in[i], &out[i]));
+  for (int i = 0; i < n; i++) NEED(check_rescale_pair(name, i, from[i], to[i]));
+  for (int i = 0; i < n; i++) NEED(prepare_rescale_pair(from[i], to[i], &in[i], &out[i]));
   if (n == 0) NEED(new_flag(LM_DEVICE(LM_CPU, 0), &any));
   for (int begin = 0, end; begin < n; begin = end) {
     LM_OWNED *flag = NULL;
     lm_device device = to[begin]->device;
     for (end = begin + 1; end < n && to[end]->device == device;) end++;
     NEED(new_flag(device, &flag));
-    NEED(run(device, end - begin, in + begin, out + begin, factor, flag));
+    NEED(run_rescale(device, end - begin, in + begin, out + begin, factor, flag));
     for (int i = begin; i < end; i++) {
       if (out[i] != to[i]) NEED(lm_copy(out[i], to[i]));
       lm_bump(to[i], LM_OP_mul);
     }
     if (any) {
-      NEED(join(&any, flag));
+      NEED(join_flags(&any, flag));
     } else {
       any = lm_tensor_take(&flag);
     }

@@ -42,11 +42,12 @@ static bool writes(const lm_plan_step *s) {
   return s->in_place || lm_ops[s->op].kind == LM_WRITE || lm_ops[s->op].writes;
 }
 
-/* Returns the step after i that alone reads the value, or that replaces it in place; -1 if there is none, or if a step
- * between them writes to any tensor, since the convolution moves there. */
+/* Returns the step after i that alone reads the value, or that replaces it in place; -1 if there is none within FAR
+ * steps, or if a step between them writes to any tensor, since the convolution moves there. */
 static int next_reader(const lm_plan *p, int i, int value) {
-  int found = -1, readers = 0;
-  for (int k = i + 1; k < p->nsteps; k++) {
+  enum { FAR = 1000 };
+  int found = -1, readers = 0, last = p->value[value].last_use;
+  for (int k = i + 1; k <= last && last <= i + FAR; k++) {
     const lm_plan_step *s = &p->step[k];
     if (s->is_removed) continue;
     if (reads(s, value)) {
@@ -75,7 +76,7 @@ static lm_status add_constant(lm_plan *p, lm_tensor *t, int *index) {
 }
 
 /* Sets f->folded to the product and bias that the batch norm's statistics and parameters make of weight and bias. */
-static lm_status fold(lm_plan_fold *f) {
+static lm_status fold_parameters(lm_plan_fold *f) {
   lm_tensor *w = f->from[0], *bias = f->from[1], *const *t = f->from + 2;
   lm_expr e;
   lm_expr_begin(&e);
@@ -112,7 +113,7 @@ static lm_status fold_batch_norm(lm_plan *p, const lm_plan *like, joined *j, con
   }
   if (!t[0] || !t[1]) return LM_OK;
   if (!lm_list_grow(&p->fold, &p->fold_capacity, (size_t)p->nfolds + 1, sizeof *p->fold)) return LM_E_OOM;
-  if (!find_fold(like, &f)) NEED(fold(&f));
+  if (!find_fold(like, &f)) NEED(fold_parameters(&f));
   p->fold[p->nfolds++] = f;
   lm_status status = add_constant(p, f.folded[0], &j->weight);
   if (status == LM_OK)
@@ -233,7 +234,7 @@ static bool is_joinable(const lm_plan *p, const lm_plan_step *s, joined *j) {
   return w->dtype == LM_F32 && LM_DEVICE_KIND(w->device) == LM_CPU && p->value[j->x].dtype == LM_F32;
 }
 
-static void *args_of(const joined *j) {
+static void *make_join_args(const joined *j) {
   if (!j->conv) {
     lm_linear_with_epilogue_args *args = lm_calloc(1, sizeof *args);
     if (args) args->activation = j->activation, args->min = j->min, args->max = j->max;
@@ -255,7 +256,7 @@ static void *args_of(const joined *j) {
 /* Replaces step `at`, the last that was joined, by the joined op. */
 static lm_status put_joined(lm_plan *p, int at, const joined *j) {
   lm_plan_step *s = &p->step[at];
-  void *args = args_of(j);
+  void *args = make_join_args(j);
   int *in = lm_calloc(5, sizeof *in);
   if (!args || !in) {
     lm_free(args);

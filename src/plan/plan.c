@@ -1,4 +1,5 @@
 #include "autograd/node.h"
+#include "base/mapping_guard.h"
 #include "base/message.h"
 #include "op_entries.h"
 #include "plan/plan_steps.h"
@@ -19,6 +20,7 @@ void lm_plan_free(lm_plan *p) {
     lm_args_free(s->op, s->args);
     lm_free(s->in);
   }
+  lm_free(p->chain);
   lm_free(p->output);
   lm_free(p->value);
   lm_free(p->step);
@@ -31,12 +33,10 @@ static void drop_plan(lm_plan **p) { lm_plan_free(*p); }
 
 /* ---- making a plan */
 
-/* Tensors of the tape by the index of their value. */
 typedef struct builder {
   const lm_tape *tape;
   lm_plan *p;
-  lm_tensor **tensor; /* [p->nvalues], borrowed */
-  size_t capacity;
+  lm_address_map index; /* index of a tensor's value */
   lm_status status;
   lm_plan_step *step; /* the step whose inputs are added */
 } builder;
@@ -44,9 +44,8 @@ typedef struct builder {
 static lm_status add_value(builder *m, lm_tensor *t, int *index) {
   lm_plan *p = m->p;
   if (!lm_list_grow(&p->value, &p->value_capacity, (size_t)p->nvalues + 1, sizeof *p->value) ||
-      !lm_list_grow(&m->tensor, &m->capacity, (size_t)p->nvalues + 1, sizeof *m->tensor))
+      !lm_address_set(&m->index, t, p->nvalues))
     return LM_E_OOM;
-  m->tensor[p->nvalues] = t;
   p->value[p->nvalues] = (lm_plan_value){.last_use = -1, .ndim = t->ndim, .dtype = t->dtype};
   memcpy(p->value[p->nvalues].size, t->size, sizeof t->size);
   *index = p->nvalues++;
@@ -62,12 +61,7 @@ static lm_status add_source(lm_plan *p, lm_tensor *t) {
   return LM_OK;
 }
 
-static bool is_step_output(const builder *m, const lm_tensor *t) {
-  for (int i = 0; i < m->tape->nsteps; i++)
-    for (int k = 0; k < LM_MAX_OUTS; k++)
-      if (m->tape->step[i].out[k] == t) return true;
-  return false;
-}
+static bool is_step_output(const builder *m, const lm_tensor *t) { return lm_address_find(&m->tape->maker, t) > 0; }
 
 /* Returns true if each call of the function makes t's memory. */
 static bool is_made_per_call(const builder *m, const lm_tensor *t) {
@@ -79,13 +73,10 @@ static bool is_made_per_call(const builder *m, const lm_tensor *t) {
 }
 
 /* Returns in *index the value of t, which is a constant unless an earlier step or the inputs have it. */
-static lm_status value_of(builder *m, lm_tensor *t, int *index) {
+static lm_status find_or_add_value(builder *m, lm_tensor *t, int *index) {
   lm_plan *p = m->p;
-  for (int i = p->nvalues - 1; i >= 0; i--) {
-    if (m->tensor[i] != t) continue;
-    *index = i;
-    return LM_OK;
-  }
+  *index = lm_address_find(&m->index, t);
+  if (*index >= 0) return LM_OK;
   if (lm_tape_writes(m->tape, t))
     return lm_fail(LM_E_STATE, "a step writes in place to a tensor that was made outside of the function");
   NEED(add_value(m, t, index));
@@ -98,7 +89,7 @@ static void add_input(void *ctx, lm_tensor **slot) {
   builder *m = ctx;
   lm_plan_step *s = m->step;
   int index = -1;
-  if (m->status == LM_OK && *slot) m->status = value_of(m, *slot, &index);
+  if (m->status == LM_OK && *slot) m->status = find_or_add_value(m, *slot, &index);
   s->in[s->nin++] = index;
 }
 
@@ -117,7 +108,7 @@ static lm_status add_step(builder *m, const lm_tape_step *from) {
   lm_plan *p = m->p;
   lm_plan_step *s = &p->step[p->nsteps++];
   int slots = 0;
-  *s = (lm_plan_step){.op = from->op, .in_place = from->in_place};
+  *s = (lm_plan_step){.op = from->op, .in_place = from->in_place, .cast = from->cast};
   for (int k = 0; k < LM_MAX_OUTS; k++) s->out[k] = -1;
   lm_each_tensor_slot(from->op, from->args, count_slot, &slots);
   s->in = lm_calloc((size_t)slots + 1, sizeof *s->in);
@@ -129,11 +120,8 @@ static lm_status add_step(builder *m, const lm_tape_step *from) {
   for (int k = 0; k < LM_MAX_OUTS; k++) {
     if (!from->out[k]) continue;
     s->nout = k + 1;
-    int known = -1;
-    for (int i = 0; i < p->nvalues && known < 0; i++)
-      if (m->tensor[i] == from->out[k]) known = i;
-    s->out[k] = known;
-    if (known < 0) NEED(add_value(m, from->out[k], &s->out[k]));
+    s->out[k] = lm_address_find(&m->index, from->out[k]);
+    if (s->out[k] < 0) NEED(add_value(m, from->out[k], &s->out[k]));
   }
   return LM_OK;
 }
@@ -182,6 +170,21 @@ static void set_last_uses(lm_plan *p) {
   }
 }
 
+static bool is_elementwise(const lm_plan_step *s) { return lm_ops[s->op].kind == LM_POINTWISE && !s->in_place; }
+
+/* Marks elementwise steps that follow one another: a chain computes them together. */
+static lm_status mark_chains(lm_plan *p) {
+  lm_plan_step *before = NULL;
+  bool any = false;
+  for (int i = 0; i < p->nsteps; i++) {
+    lm_plan_step *s = &p->step[i];
+    if (s->is_removed) continue;
+    if (before && is_elementwise(before) && is_elementwise(s)) any = before->is_chained = s->is_chained = true;
+    before = s;
+  }
+  return any ? lm_chain_new(&p->chain) : LM_OK;
+}
+
 /* Makes kernels pack constants once. */
 static void keep_packed(lm_plan *p) {
   for (int i = 0; i < p->nvalues; i++) {
@@ -192,7 +195,7 @@ static void keep_packed(lm_plan *p) {
   }
 }
 
-static void free_builder(builder *m) { lm_free(m->tensor); }
+static void free_builder(builder *m) { lm_free(m->index.entry); }
 
 lm_status lm_plan_new(const lm_tape *tape, int noutputs, lm_tensor *const *outputs, const lm_plan *like,
                       lm_plan **out) {
@@ -212,15 +215,17 @@ lm_status lm_plan_new(const lm_tape *tape, int noutputs, lm_tensor *const *outpu
   for (int i = 0; i < tape->nread; i++)
     if (!is_step_output(&m, tape->read[i])) NEED(add_source(p, tape->read[i]));
   for (p->noutputs = 0; p->noutputs < noutputs; p->noutputs++) {
-    NEED(value_of(&m, outputs[p->noutputs], &p->output[p->noutputs]));
+    NEED(find_or_add_value(&m, outputs[p->noutputs], &p->output[p->noutputs]));
     lm_plan_value *v = &p->value[p->output[p->noutputs]];
     v->is_output = true;
     v->is_copied = v->is_constant && is_made_per_call(&m, v->t);
   }
   remove_unread(p);
+  set_last_uses(p);
   NEED(lm_plan_join(p, like && lm_plan_is_current(like) ? like : NULL));
   set_last_uses(p);
   keep_packed(p);
+  NEED(mark_chains(p));
   *out = p;
   p = NULL;
   return LM_OK;
@@ -243,6 +248,8 @@ int lm_plan_nsteps(const lm_plan *p) { return p->nsteps; }
 const char *lm_plan_op_name(const lm_plan *p, int step) {
   return p->step[step].is_removed ? NULL : lm_ops[p->step[step].op].name;
 }
+
+bool lm_plan_is_chained(const lm_plan *p, int step) { return p->step[step].is_chained; }
 
 static void release_value(lm_plan_value *v) {
   if (v->is_constant) return;
@@ -270,6 +277,7 @@ static lm_status run_step(lm_plan *p, int i) {
   lm_tensor *out[LM_MAX_OUTS] = {NULL};
   filling f = {p, s->in};
   lm_each_tensor_slot(s->op, s->args, fill_slot, &f);
+  lm_autocast_set(s->cast);
   NEED(s->in_place ? lm_call_inplace(s->op, s->args, out) : lm_call(s->op, s->args, out));
   bool same = true;
   for (int k = 0; k < LM_MAX_OUTS; k++) {
@@ -292,8 +300,24 @@ static lm_status run_step(lm_plan *p, int i) {
   return LM_OK;
 }
 
+/* Runs the steps; a row of elementwise ones is deferred to its end. */
+static lm_status run_steps(lm_plan *p) {
+  lm_status status = LM_OK;
+  bool defers = false;
+  for (int i = 0; i < p->nsteps && status == LM_OK; i++) {
+    if (p->step[i].is_removed) continue;
+    if (defers && !p->step[i].is_chained) lm_chain_end(p->chain);
+    if (!defers && p->step[i].is_chained) lm_chain_begin(p->chain);
+    defers = p->step[i].is_chained;
+    status = run_step(p, i);
+  }
+  if (defers) lm_chain_end(p->chain);
+  return status == LM_OK ? lm_truncation_check() : status; /* a chain may have read a truncated file */
+}
+
 lm_status lm_plan_run(lm_plan *p, lm_tensor *const *inputs, lm_tensor **out) {
   const bool grad = lm_grad_enabled();
+  const lm_autocast cast = lm_autocast_get();
   lm_status status = LM_OK;
   for (int i = 0; i < p->ninputs; i++) {
     if (!is_as_recorded(&p->value[i], inputs[i]))
@@ -302,8 +326,7 @@ lm_status lm_plan_run(lm_plan *p, lm_tensor *const *inputs, lm_tensor **out) {
   }
   for (int i = 0; i < p->ninputs; i++) p->value[i].t = lm_retain(inputs[i]);
   lm_set_grad_enabled(false);
-  for (int i = 0; i < p->nsteps && status == LM_OK; i++)
-    if (!p->step[i].is_removed) status = run_step(p, i);
+  status = run_steps(p);
   for (int i = 0; i < p->noutputs && status == LM_OK; i++) {
     const lm_plan_value *v = &p->value[p->output[i]];
     out[i] = v->is_copied ? NULL : lm_retain(v->t);
@@ -311,6 +334,7 @@ lm_status lm_plan_run(lm_plan *p, lm_tensor *const *inputs, lm_tensor **out) {
     for (int k = 0; k < i && status != LM_OK; k++) lm_release(out[k]);
   }
   lm_set_grad_enabled(grad);
+  lm_autocast_set(cast);
   for (int i = 0; i < p->nvalues; i++) release_value(&p->value[i]);
   return status;
 }

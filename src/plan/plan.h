@@ -20,4 +20,6 @@ LM_API bool lm_plan_is_current(const lm_plan *plan);
 LM_API int lm_plan_ninputs(const lm_plan *plan);
 LM_API int lm_plan_noutputs(const lm_plan *plan);
 LM_API int lm_plan_nsteps(const lm_plan *plan);
-LM_API const char *lm_plan_op_name(const lm_plan *plan, int step);
+LM_API const char *lm_plan_op_name(const lm_plan *plan, int step); /* NULL for a step that was removed */
+/* Returns true for an elementwise step that is computed together with those beside it. */
+LM_API bool lm_plan_is_chained(const lm_plan *plan, int step);

@@ -1,6 +1,7 @@
 /* Declares a plan's steps and values, which plan.c runs and join.c rewrites. */
 #pragma once
 
+#include "op/elementwise_chain.h"
 #include "plan/plan.h"
 
 typedef struct lm_plan_value {
@@ -17,6 +18,8 @@ typedef struct lm_plan_value {
 typedef struct lm_plan_step {
   lm_op_id op;
   bool in_place, is_removed;
+  bool is_chained;  /* true for one of several elementwise steps in a row */
+  lm_autocast cast; /* the mode in which it runs */
   int nin, nout;
   void *args;           /* the op's argument struct; its list's array is the step's, its tensors are borrowed */
   int *in;              /* indices of values, in the order of lm_each_tensor_slot; -1: NULL */
@@ -38,6 +41,7 @@ typedef struct lm_plan_fold {
 } lm_plan_fold;
 
 struct lm_plan {
+  lm_chain *chain; /* defers the steps that are chained; NULL if none is */
   int ninputs, noutputs, nvalues, nsteps, nsources, nfolds;
   size_t value_capacity, source_capacity, fold_capacity;
   int *output; /* indices of values; inputs are values 0 .. ninputs - 1 */

@@ -13,6 +13,7 @@ LM_API const char *lm_dtype_name(lm_dtype dtype);
 /* Finds a dtype by name, PyTorch's aliases (float, double, half, long, int, short) included; the error suggests one. */
 LM_API lm_status lm_dtype_parse(const char *name, lm_dtype *out);
 static inline bool lm_dtype_is_float(lm_dtype d) { return d >= LM_F16; }
+static inline bool lm_dtype_is_half(lm_dtype d) { return d == LM_F16 || d == LM_BF16; }
 static inline bool lm_dtype_is_int(lm_dtype d) { return d > LM_BOOL && d < LM_F16; }
 /* Test and return the range of integers that a dtype represents exactly. */
 LM_API bool lm_dtype_holds(lm_dtype dtype, int64_t low, int64_t high);

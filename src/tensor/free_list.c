@@ -29,7 +29,7 @@ static void drain_lists(void *unused) {
   (void)unused;
   for (lm_tensor *t = lists.tensors, *next; t; t = next) {
     next = t->next;
-    free(t);
+    lm_free(t);
   }
   for (lm_storage *s = lists.storages, *next; s; s = next) {
     next = s->next;
@@ -59,14 +59,14 @@ static void *out_of_memory(size_t bytes) {
 }
 
 lm_tensor *lm_header_take(void) {
-  if (lm_alloc_must_fail()) return out_of_memory(sizeof(lm_tensor));
   lm_tensor *t = lists.tensors;
-  if (t) {
+  if (!t) {
+    if (!(t = lm_malloc(sizeof *t))) return NULL;
+  } else {
+    if (lm_alloc_must_fail()) return out_of_memory(sizeof *t);
     lists.tensors = t->next;
     prefetch(t->next, sizeof *t);
     lists.ntensors--;
-  } else if (!(t = malloc(sizeof *t))) {
-    return out_of_memory(sizeof *t);
   }
   atomic_init(&t->rc, 1);
   t->number = false;
@@ -81,7 +81,7 @@ void lm_header_put(lm_tensor *t) {
   atomic_fetch_sub_explicit(&live, 1, memory_order_relaxed);
   if (!lists.drained_at_exit) arm_destructor();
   if (!lists.drained_at_exit || lists.ntensors >= KEEP) {
-    free(t);
+    lm_free(t);
     return;
   }
   __builtin_prefetch(t->next, 1);
@@ -89,6 +89,8 @@ void lm_header_put(lm_tensor *t) {
   lists.tensors = t;
   lists.ntensors++;
 }
+
+_Atomic uint32_t lm_storage_era;
 
 lm_storage *lm_storage_take(void) {
   if (lm_alloc_must_fail()) return out_of_memory(sizeof(lm_storage));
@@ -113,6 +115,7 @@ lm_storage *lm_storage_take(void) {
   s->whole = NULL;
   s->prepacked = NULL;
   atomic_init(&s->prepack_users, 0);
+  s->era = atomic_load_explicit(&lm_storage_era, memory_order_relaxed);
   return s;
 }
 

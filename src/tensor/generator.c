@@ -45,25 +45,22 @@ static lm_draw *state_of(lm_generator *g, lm_device device) {
 }
 
 lm_draw lm_generator_take(lm_generator *g, lm_device device, uint64_t blocks) {
-  pthread_mutex_lock(&lock);
+  LM_LOCKED(&lock);
   lm_draw *state = state_of(g, device), taken = *state;
   state->offset += blocks;
-  pthread_mutex_unlock(&lock);
   return taken;
 }
 
 lm_draw lm_generator_get(lm_generator *g, lm_device device) { return lm_generator_take(g, device, 0); }
 
 void lm_generator_set(lm_generator *g, lm_device device, lm_draw value) {
-  pthread_mutex_lock(&lock);
+  LM_LOCKED(&lock);
   *state_of(g, device) = value;
-  pthread_mutex_unlock(&lock);
 }
 
 void lm_generator_seed_all(uint64_t seed) {
-  pthread_mutex_lock(&lock);
+  LM_LOCKED(&lock);
   seed_every(seed);
-  pthread_mutex_unlock(&lock);
 }
 
 static _Thread_local const uint64_t *extra_offset;

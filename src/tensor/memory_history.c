@@ -1,7 +1,6 @@
 #include "tensor/memory_history.h"
 
 #include <pthread.h>
-#include <stdlib.h>
 
 #include "base/bytes.h"
 #include "base/clock.h"
@@ -24,20 +23,20 @@ static size_t home_of(const lm_storage *s, size_t positions) {
   return lm_hash_number(LM_NO_HASH, (uintptr_t)s) & (positions - 1);
 }
 
-static noted *find(noted *in, size_t positions, const lm_storage *s) {
+static noted *find_noted(noted *in, size_t positions, const lm_storage *s) {
   size_t at = home_of(s, positions);
   while (in[at].storage && in[at].storage != s) at = (at + 1) & (positions - 1);
   return &in[at];
 }
 
-static bool reserve(void) {
+static bool reserve_noted(void) {
   if (2 * (taken + 1) <= capacity) return true;
   size_t more = capacity ? 2 * capacity : 1024;
-  noted *larger = lm_alloc_must_fail() ? NULL : calloc(more, sizeof *larger);
+  noted *larger = lm_calloc(more, sizeof *larger);
   if (!larger) return false;
   for (size_t i = 0; i < capacity; i++)
-    if (table[i].storage) *find(larger, more, table[i].storage) = table[i];
-  free(table);
+    if (table[i].storage) *find_noted(larger, more, table[i].storage) = table[i];
+  lm_free(table);
   table = larger;
   capacity = more;
   return true;
@@ -63,30 +62,28 @@ void lm_memory_allocated(const lm_storage *s) {
   if (is_allocated(s)) lm_span_allocated((int64_t)s->bytes);
   if (!lm_traces(LM_TRACE_LIVE_MEMORY)) return;
   lm_live_memory is = {lm_script_line(), lm_span_name(), s->device, s->bytes, lm_seconds()};
-  pthread_mutex_lock(&lock);
-  if (!reserve()) {
+  LM_LOCKED(&lock);
+  if (!reserve_noted()) {
     not_noted++;
   } else {
-    noted *it = find(table, capacity, s);
+    noted *it = find_noted(table, capacity, s);
     taken += it->storage == NULL;
     *it = (noted){s, is};
   }
-  pthread_mutex_unlock(&lock);
 }
 
 void lm_memory_freed(const lm_storage *s) {
   if (s->foreign_release) return;
   if (is_allocated(s)) lm_span_allocated(-(int64_t)s->bytes);
   if (!lm_traces(LM_TRACE_LIVE_MEMORY)) return;
-  pthread_mutex_lock(&lock);
-  noted *it = capacity ? find(table, capacity, s) : NULL;
+  LM_LOCKED(&lock);
+  noted *it = capacity ? find_noted(table, capacity, s) : NULL;
   if (it && it->storage) take_out(it);
-  pthread_mutex_unlock(&lock);
 }
 
 void lm_memory_history_set(bool on) {
-  pthread_mutex_lock(&lock);
-  free(table);
+  LM_LOCKED(&lock);
+  lm_free(table);
   table = NULL;
   taken = capacity = not_noted = 0;
   if (on) {
@@ -94,7 +91,6 @@ void lm_memory_history_set(bool on) {
   } else {
     atomic_fetch_and(&lm_tracing, ~(uint32_t)LM_TRACE_LIVE_MEMORY);
   }
-  pthread_mutex_unlock(&lock);
 }
 
 bool lm_memory_history_on(void) { return lm_traces(LM_TRACE_LIVE_MEMORY); }

@@ -32,7 +32,7 @@ void lm_prepack_drop(lm_storage *s) {
 }
 
 /* Returns the entry with that key, or NULL. The lock is held. */
-static entry *find(const lm_storage *s, const lm_prepack_key *key) {
+static entry *find_prepacked(const lm_storage *s, const lm_prepack_key *key) {
   for (entry *e = s->prepacked; e; e = e->next)
     if (memcmp(&e->key, key, sizeof *key) == 0) return e;
   return NULL;
@@ -42,7 +42,7 @@ lm_status lm_prepack_take(const lm_tensor *t, const lm_prepack_key *key, size_t 
   if (lm_prepack_is_kept(t)) {
     const uint32_t version = lm_version(t);
     pthread_mutex_lock(&lock);
-    const entry *e = find(t->storage, key);
+    const entry *e = find_prepacked(t->storage, key);
     if (e && e->version == version) form->memory = lm_retain(e->memory);
     pthread_mutex_unlock(&lock);
     form->is_ready = form->memory != NULL;
@@ -64,8 +64,8 @@ void lm_prepack_put(lm_prepack *form) {
   entry *added = form->added;
   if (!added) return;
   added->memory = lm_retain(form->memory);
-  pthread_mutex_lock(&lock);
-  entry *before = find(form->storage, &added->key);
+  LM_LOCKED(&lock);
+  entry *before = find_prepacked(form->storage, &added->key);
   if (before) {
     lm_tensor *memory = before->memory;
     before->memory = added->memory, before->version = added->version;
@@ -75,7 +75,6 @@ void lm_prepack_put(lm_prepack *form) {
     form->storage->prepacked = added;
     form->added = NULL;
   }
-  pthread_mutex_unlock(&lock);
 }
 
 void lm_prepack_release(lm_prepack *form) {

@@ -40,5 +40,5 @@ static inline bool lm_prepack_is_kept(const lm_tensor *t) {
 
 /* Finds the form of t's memory, or allocates `bytes` for it. t may be NULL. LM_E_OOM. */
 lm_status lm_prepack_take(const lm_tensor *t, const lm_prepack_key *key, size_t bytes, lm_prepack *form);
-/* Keeps the form, now that the kernel has written it, if its tensor's forms are kept. */
+/* Adds a form, which the kernel has written, to those of its storage if these are kept. */
 void lm_prepack_put(lm_prepack *form);

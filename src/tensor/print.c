@@ -63,25 +63,25 @@ static int format_at(const printer *p, int64_t offset, char *s) {
 
 /* ---- two passes over the elements to show: the first finds their kind, the second their width */
 
-static bool skips(const printer *p, int64_t size) { return p->summarize && size > 2 * options.edge; }
+static bool skips_middle(const printer *p, int64_t size) { return p->summarize && size > 2 * options.edge; }
 
-static void visit(printer *p, int dim, int64_t offset, void (*see)(printer *, int64_t offset)) {
+static void visit_elements(printer *p, int dim, int64_t offset, void (*see)(printer *, int64_t offset)) {
   if (dim == p->t->ndim) {
     see(p, offset);
     return;
   }
   int64_t size = p->t->size[dim];
   for (int64_t i = 0; i < size; i++) {
-    if (i == options.edge && skips(p, size)) i = size - options.edge;
-    visit(p, dim + 1, offset + i * p->t->stride[dim], see);
+    if (i == options.edge && skips_middle(p, size)) i = size - options.edge;
+    visit_elements(p, dim + 1, offset + i * p->t->stride[dim], see);
   }
 }
 
-static bool counts(double value) { return isfinite(value) && value != 0; }
+static bool is_finite_nonzero(double value) { return isfinite(value) && value != 0; }
 
 static void see_kind(printer *p, int64_t offset) {
   double value = float_at(p, offset), magnitude = fabs(value);
-  if (!counts(value)) return;
+  if (!is_finite_nonzero(value)) return;
   if (value != ceil(value)) p->whole = false;
   if (p->seen == 0 || magnitude < p->least) p->least = magnitude;
   if (p->seen == 0 || magnitude > p->largest) p->largest = magnitude;
@@ -90,7 +90,7 @@ static void see_kind(printer *p, int64_t offset) {
 
 static void see_width(printer *p, int64_t offset) {
   char s[ELEMENT_BYTES];
-  if (p->is_float && !counts(float_at(p, offset))) return;
+  if (p->is_float && !is_finite_nonzero(float_at(p, offset))) return;
   int width = format_at(p, offset, s);
   if (width > p->width) p->width = width;
 }
@@ -99,12 +99,12 @@ static void choose_format(printer *p) {
   p->width = 1;
   p->whole = true;
   if (p->is_float) {
-    visit(p, 0, 0, see_kind);
+    visit_elements(p, 0, 0, see_kind);
     if (p->seen == 0) return;
     p->scientific = options.scientific >= 0 ? options.scientific
                                             : p->largest / p->least > 1000.0 || p->largest > 1e8 || p->least < 1e-4;
   }
-  visit(p, 0, 0, see_width);
+  visit_elements(p, 0, 0, see_width);
 }
 
 /* ---- layout */
@@ -128,7 +128,7 @@ static void put_vector(printer *p, int64_t offset, int indent) {
     } else if (shown > 0) {
       put_string(&p->out, ", ");
     }
-    if (i == options.edge && skips(p, size)) { /* the dots count as an element of the line */
+    if (i == options.edge && skips_middle(p, size)) { /* the dots count as an element of the line */
       put_string(&p->out, " ...");
       i = size - options.edge - 1;
       continue;
@@ -156,7 +156,7 @@ static void put_dims(printer *p, int dim, int64_t offset, int indent) {
       put_repeated(&p->out, '\n', left - 1);
       put_repeated(&p->out, ' ', indent + 1);
     }
-    if (i == options.edge && skips(p, size)) {
+    if (i == options.edge && skips_middle(p, size)) {
       put_string(&p->out, "...");
       i = size - options.edge - 1;
       continue;

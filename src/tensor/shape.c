@@ -53,6 +53,13 @@ bool lm_is_dense(const lm_tensor *t) {
   return true;
 }
 
+bool lm_same_layout(const lm_tensor *a, const lm_tensor *b) {
+  if (lm_is_contiguous(a)) return lm_is_contiguous(b);
+  for (int d = 0; d < a->ndim; d++)
+    if (a->size[d] != 1 && a->stride[d] != b->stride[d]) return false;
+  return lm_is_dense(a);
+}
+
 bool lm_overlaps_itself(const lm_tensor *t) {
   int64_t reach = 0, size[LM_MAX_DIMS], stride[LM_MAX_DIMS]; /* last offset of the dims so far; dims sorted by stride */
   int n = 0;

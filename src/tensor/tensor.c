@@ -18,6 +18,11 @@ static void (*_Atomic release_grad)(struct lm_grad *);
 
 void lm_tensor_set_grad_release(void (*release)(struct lm_grad *)) { atomic_store(&release_grad, release); }
 
+_Thread_local lm_tensor_watcher *lm_tensors_watched;
+_Atomic int lm_compiled_calls;
+
+static inline lm_tensor_watcher *watcher(void) { return lm_compiled_call_runs() ? lm_tensors_watched : NULL; }
+
 /* ---- storage */
 
 /* Drops a reference; true if it was the last. Count 1 means no other thread has one: no locked instruction. */
@@ -36,6 +41,7 @@ static void release_source(lm_source *source) {
 
 void lm_storage_release(lm_storage *s) {
   if (!s || !drops_to_zero(&s->rc)) return;
+  if (watcher()) watcher()->freed(watcher(), s);
   if (lm_traces(LM_TRACE_SPANS | LM_TRACE_LIVE_MEMORY)) lm_memory_freed(s);
   if (s->foreign_release) {
     s->foreign_release(s->owner);
@@ -61,6 +67,7 @@ static lm_status new_storage(lm_device device, size_t bytes, lm_storage **out) {
     }
   }
   if (lm_traces(LM_TRACE_SPANS | LM_TRACE_LIVE_MEMORY)) lm_memory_allocated(s);
+  if (watcher()) watcher()->made(watcher(), s);
   *out = s;
   return LM_OK;
 }
@@ -68,6 +75,7 @@ static lm_status new_storage(lm_device device, size_t bytes, lm_storage **out) {
 /* ---- headers */
 
 static void destroy(lm_tensor *t) {
+  if (watcher()) watcher()->dropped(watcher(), t);
   lm_storage_release(t->storage);
   lm_header_put(t);
 }
@@ -102,7 +110,7 @@ void lm_release(lm_tensor *t) {
 }
 
 /* Returns the error for bad sizes; callers prepend the function's name. */
-static lm_status bad_sizes(int ndim, const int64_t *size) {
+static lm_status fail_bad_sizes(int ndim, const int64_t *size) {
   if (ndim < 0 || ndim > LM_MAX_DIMS)
     return lm_fail(LM_E_ARG, "the number of dims must be at most %d, got %d", LM_MAX_DIMS, ndim);
   const char *shape = lm_shape_text(ndim, size);
@@ -155,10 +163,7 @@ static lm_status new_dense(lm_dtype dtype, lm_device device, int ndim, const int
   t->dtype = dtype;
   t->device = device;
   size_t element = lm_dtype_size(dtype);
-  if (!lay_out(t, ndim, size, order, element)) {
-    status = bad_sizes(ndim, size);
-    goto done;
-  }
+  if (!lay_out(t, ndim, size, order, element)) TRY(fail_bad_sizes(ndim, size));
   lm_tensor *home = next_out;
   if (home && has_layout_of(t, home)) {
     next_out = NULL;
@@ -187,20 +192,20 @@ lm_status lm_tensor_empty(lm_dtype dtype, lm_device device, int ndim, const int6
 
 /* Returns 1 if dim a lies outside dim b in t's memory, -1 if inside, 0 if undecided: PyTorch's infer_dense_strides, in
  * which expanded dims (stride 0) compare with nothing and equal strides leave the larger size outside. */
-static int outside(const lm_tensor *t, int a, int b) {
+static int compare_dims(const lm_tensor *t, int a, int b) {
   if (t->stride[a] == 0 || t->stride[b] == 0) return 0;
   if (t->stride[a] != t->stride[b]) return t->stride[a] > t->stride[b] ? 1 : -1;
   return t->size[a] > t->size[b] ? 1 : 0;
 }
 
 /* Writes t's dims to order, innermost first. */
-static void memory_order_of(const lm_tensor *t, int8_t *order) {
+static void write_memory_order(const lm_tensor *t, int8_t *order) {
   int n = t->ndim;
   for (int i = 0; i < n; i++) order[i] = (int8_t)(n - 1 - i);
   for (int i = 1; i < n; i++) {
     int moving = i;
     for (int j = i - 1; j >= 0; j--) {
-      int o = outside(t, order[j], order[moving]);
+      int o = compare_dims(t, order[j], order[moving]);
       if (o < 0) break;
       if (o == 0) continue;
       int8_t dim = order[j];
@@ -214,7 +219,7 @@ static void memory_order_of(const lm_tensor *t, int8_t *order) {
 lm_status lm_tensor_empty_like(const lm_tensor *like, lm_dtype dtype, lm_device device, lm_tensor **out) {
   if (lm_is_contiguous(like)) return new_dense(dtype, device, like->ndim, like->size, NULL, out);
   int8_t order[LM_MAX_DIMS];
-  memory_order_of(like, order);
+  write_memory_order(like, order);
   lm_status status = new_dense(dtype, device, like->ndim, like->size, order, out);
   /* Dims of size 1 may have any stride; a dense tensor's are copied unchanged. */
   if (status == LM_OK && lm_is_dense(like)) memcpy((*out)->stride, like->stride, sizeof like->stride);
@@ -224,13 +229,13 @@ lm_status lm_tensor_empty_like(const lm_tensor *like, lm_dtype dtype, lm_device 
 lm_status lm_tensor_view(lm_tensor *t, int ndim, const int64_t *size, const int64_t *stride, int64_t offset,
                          lm_tensor **out) {
   *out = NULL;
-  if (ndim < 0 || ndim > LM_MAX_DIMS) return bad_sizes(ndim, size);
+  if (ndim < 0 || ndim > LM_MAX_DIMS) return fail_bad_sizes(ndim, size);
   int64_t element = (int64_t)lm_dtype_size(t->dtype), numel = 1, first, last = offset, end;
   bool fits = true;
   for (int d = 0; d < ndim; d++) {
-    if (size[d] < 0) return bad_sizes(ndim, size);
+    if (size[d] < 0) return fail_bad_sizes(ndim, size);
     if (stride[d] < 0) return lm_fail_int("view", lm_text("stride of dim %d", d + 1), "at least 0", stride[d]);
-    if (__builtin_mul_overflow(numel, size[d], &numel)) return bad_sizes(ndim, size);
+    if (__builtin_mul_overflow(numel, size[d], &numel)) return fail_bad_sizes(ndim, size);
     int64_t reach;
     fits =
         fits && !__builtin_mul_overflow(size[d] - 1, stride[d], &reach) && !__builtin_add_overflow(last, reach, &last);
@@ -285,31 +290,17 @@ lm_status lm_tensor_foreign(lm_dtype dtype, lm_device device, int ndim, const in
   size_t element = lm_dtype_size(dtype);
   lm_tensor *t = lm_header_take();
   *out = NULL;
-  if (!t) {
-    status = LM_E_OOM;
-    goto done;
-  }
-  if (!lay_out(t, ndim, size, NULL, element)) {
-    status = bad_sizes(ndim, size);
-    goto done;
-  }
-  if ((size_t)t->numel * element > bytes) {
-    status = lm_fail_int("foreign tensor", "memory",
-                         lm_text("at least %lld bytes for %s of %s", (long long)t->numel * (long long)element,
-                                 lm_shape_text(ndim, size), lm_dtype_name(dtype)),
-                         (int64_t)bytes);
-    goto done;
-  }
-  if ((uintptr_t)data & (element - 1)) {
-    status =
-        lm_fail(LM_E_ARG, "foreign tensor: memory of %s must be aligned to %zu bytes", lm_dtype_name(dtype), element);
-    goto done;
-  }
+  if (!t) TRY(LM_E_OOM);
+  if (!lay_out(t, ndim, size, NULL, element)) TRY(fail_bad_sizes(ndim, size));
+  if ((size_t)t->numel * element > bytes)
+    TRY(lm_fail_int("foreign tensor", "memory",
+                    lm_text("at least %lld bytes for %s of %s", (long long)t->numel * (long long)element,
+                            lm_shape_text(ndim, size), lm_dtype_name(dtype)),
+                    (int64_t)bytes));
+  if ((uintptr_t)data & (element - 1))
+    TRY(lm_fail(LM_E_ARG, "foreign tensor: memory of %s must be aligned to %zu bytes", lm_dtype_name(dtype), element));
   lm_storage *s = lm_storage_take();
-  if (!s) {
-    status = LM_E_OOM;
-    goto done;
-  }
+  if (!s) TRY(LM_E_OOM);
   s->device = t->device = device;
   s->bytes = bytes;
   s->data = data;
@@ -338,6 +329,7 @@ lm_status lm_tensor_part(lm_tensor *t, lm_dtype dtype, int ndim, const int64_t *
   NEED(lm_tensor_foreign(dtype, t->device, ndim, size, t->data + at, end - at, release_whole, whole, out));
   (*out)->storage->bytes = (size_t)(*out)->numel * lm_dtype_size(dtype);
   (*out)->storage->whole = whole;
+  (*out)->storage->era = whole->era;
   return LM_OK;
 }
 
@@ -386,6 +378,43 @@ lm_status lm_tensor_fetch_source(const lm_tensor *placeholder, lm_tensor **out) 
   lm_tensor base = {.dtype = placeholder->dtype, .device = full->device, .storage = full->storage};
   base.data = (char *)full->storage->data + offset;
   return lm_tensor_view(&base, placeholder->ndim, placeholder->size, placeholder->stride, 0, out);
+}
+
+lm_status lm_tensor_at(lm_storage *s, lm_dtype dtype, lm_device device, int ndim, const int64_t *size,
+                       const int64_t *stride, int64_t at, lm_tensor **out) {
+  lm_tensor *t = lm_header_take();
+  *out = NULL;
+  if (!t) return LM_E_OOM;
+  lm_status status = LM_OK;
+  if (s)
+    lm_storage_retain(s);
+  else if ((status = new_storage(device, 0, &s)) == LM_OK)
+    s->data = NULL;
+  if (status != LM_OK) {
+    lm_header_put(t);
+    return status;
+  }
+  t->dtype = dtype;
+  t->device = device;
+  t->ndim = (uint8_t)ndim;
+  t->numel = 1;
+  for (int d = 0; d < ndim; d++) {
+    t->size[d] = size[d];
+    t->stride[d] = stride[d];
+    t->numel *= size[d];
+  }
+  t->storage = s;
+  t->data = s->data ? (char *)s->data + at : (char *)at;
+  *out = t;
+  return LM_OK;
+}
+
+void lm_tensor_move(lm_tensor *t, lm_storage *s, int64_t at) {
+  lm_storage *before = t->storage;
+  lm_storage_retain(s);
+  t->storage = s;
+  t->data = s->data ? (char *)s->data + at : NULL;
+  lm_storage_release(before);
 }
 
 lm_status lm_tensor_number(double value, lm_tensor **out) {
@@ -454,6 +483,7 @@ static lm_status fetch_element(const lm_tensor *t, element *out) {
 
 lm_status lm_tensor_item_f64(const lm_tensor *t, double *out) {
   element e;
+  if (watcher() && !t->number) watcher()->read(watcher());
   NEED(fetch_element(t, &e));
   lm_dtype dtype = t->dtype;
   *out = lm_dtype_is_float(dtype) ? lm_real_at(dtype, &e, 0) : (double)lm_integer_at(dtype, &e, 0);
@@ -464,6 +494,7 @@ lm_status lm_tensor_item_i64(const lm_tensor *t, int64_t *out) {
   element e;
   double value;
   if (t->dtype == LM_I64) {
+    if (watcher() && !t->number) watcher()->read(watcher());
     lm_status status = fetch_element(t, &e);
     if (status == LM_OK) *out = e.i64;
     return status;

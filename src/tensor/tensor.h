@@ -16,7 +16,7 @@
 #include "integers.h"
 #include "tensor/dtype.h"
 
-enum { LM_MAX_DIMS = 8, LM_SMALL_BYTES = 64, LM_BY_COLLECTIVE = -2, LM_BY_SET_DATA = -3 };
+enum { LM_MAX_DIMS = 8, LM_SMALL_BYTES = 64, LM_BY_COLLECTIVE = -2, LM_BY_SET_DATA = -3, LM_BY_COMPILED = -4 };
 
 struct lm_tensor;
 
@@ -48,6 +48,7 @@ typedef struct lm_storage {
   lm_used used;                       /* streams that use it (device/stream.h); 0 on the CPU; see lm_tensor_used */
   struct lm_prepack_entry *prepacked; /* forms that kernels keep (tensor/prepack.h) */
   _Atomic int32_t prepack_users;      /* number of callers that ask for these */
+  uint32_t era;                       /* lm_storage_era when the memory was made */
   _Alignas(64) char small[LM_SMALL_BYTES];
 } lm_storage;
 
@@ -65,6 +66,9 @@ typedef struct lm_tensor {
   struct lm_grad *grad;   /* autograd's record; NULL for most */
   struct lm_tensor *next; /* next in the free list */
 } lm_tensor;
+
+/* Number of the process's reruns of checkpoints so far (autograd/recompute.c). */
+extern _Atomic uint32_t lm_storage_era;
 
 /* True if only this thread's Lua state may write to it: it is neither foreign (files, shared memory) nor passed to
  * another thread. */
@@ -194,6 +198,8 @@ LM_API bool lm_is_contiguous(const lm_tensor *t);
 LM_API bool lm_is_channels_last(const lm_tensor *t); /* 4-d and [N, H, W, C] in memory */
 /* True if elements fill their span without gap or overlap, in any order of dims. */
 LM_API bool lm_is_dense(const lm_tensor *t);
+/* True if a and b, of the same sizes, are dense and in the same order of dims, so that a copy of the bytes suffices. */
+LM_API bool lm_same_layout(const lm_tensor *a, const lm_tensor *b);
 /* True if a and b have the same sizes. */
 LM_API bool lm_same_shape(const lm_tensor *a, const lm_tensor *b);
 /* True if elements share memory within t (expanded dims), which in-place writes refuse. */
@@ -221,6 +227,25 @@ LM_API lm_status lm_dim(const char *op, int64_t dim, int ndim, int *out);
 /* Returns "[2, 3]" in a thread-local ring of eight buffers, for messages. */
 LM_API const char *lm_shape_text(int ndim, const int64_t *size);
 #define lm_shape_of(t) lm_shape_text((t)->ndim, (t)->size)
+
+/* Notes what becomes of this thread's tensors while a step is recorded (plan/). */
+typedef struct lm_tensor_watcher {
+  void (*made)(struct lm_tensor_watcher *w, const lm_storage *s);   /* memory was made */
+  void (*freed)(struct lm_tensor_watcher *w, const lm_storage *s);  /* memory is freed */
+  void (*dropped)(struct lm_tensor_watcher *w, const lm_tensor *t); /* a header is freed */
+  void (*read)(struct lm_tensor_watcher *w);                        /* C code reads an element as a number */
+} lm_tensor_watcher;
+LM_API extern _Thread_local lm_tensor_watcher *lm_tensors_watched;
+/* The number of threads that run compiled steps: while it is 0, no thread-local variable of theirs needs a look. */
+LM_API extern _Atomic int lm_compiled_calls;
+static inline bool lm_compiled_call_runs(void) {
+  return __builtin_expect(atomic_load_explicit(&lm_compiled_calls, memory_order_relaxed) > 0, 0);
+}
+/* Creates a header without values at byte `at` of storage s; if s is NULL, of a new one without memory. */
+LM_API lm_status lm_tensor_at(lm_storage *s, lm_dtype dtype, lm_device device, int ndim, const int64_t *size,
+                              const int64_t *stride, int64_t at, lm_tensor **out);
+/* Moves a header to byte `at` of another storage. */
+LM_API void lm_tensor_move(lm_tensor *t, lm_storage *s, int64_t at);
 
 /* Returns the process's number of live tensor headers, for leak checks in specs. */
 LM_API long lm_live_tensors(void);

@@ -38,9 +38,9 @@ done:
 }
 
 /* Builds the trie of the added tokens. Among equal normalized texts a special token wins, then the first added. */
-static lm_status build(const lm_added_tokens *a, bool normalized, lm_trie *trie) {
+static lm_status build_trie(const lm_added_tokens *a, bool normalized, lm_trie *trie) {
   lm_trie_free(trie);
-  lm_trie_key *keys = lm_malloc(a->n * sizeof *keys);
+  LM_FREED lm_trie_key *keys = lm_malloc(a->n * sizeof *keys);
   if (!keys) return LM_E_OOM;
   size_t n = 0;
   for (size_t i = 0; i < a->n; i++) {
@@ -49,9 +49,7 @@ static lm_status build(const lm_added_tokens *a, bool normalized, lm_trie *trie)
     if (one->is_normalized == normalized)
       keys[n++] = (lm_trie_key){text->data, text->n, (int32_t)i, (int32_t)((one->special ? 2 : 1) * a->n - i)};
   }
-  lm_status status = n ? lm_trie_build(trie, keys, n) : LM_OK;
-  lm_free(keys);
-  return status;
+  return n ? lm_trie_build(trie, keys, n) : LM_OK;
 }
 
 lm_status lm_added_close(lm_tokenizer *t) {
@@ -73,8 +71,8 @@ lm_status lm_added_close(lm_tokenizer *t) {
   a->ids = ids;
   memset(a->by_id, 0xff, (size_t)ids * sizeof *a->by_id);
   for (size_t i = 0; i < a->n; i++) a->by_id[a->item[i].id] = (int32_t)i;
-  NEED(build(a, false, &a->raw));
-  return build(a, true, &a->normalized);
+  NEED(build_trie(a, false, &a->raw));
+  return build_trie(a, true, &a->normalized);
 }
 
 const lm_added_token *lm_tokenizer_added(const lm_tokenizer *t, int32_t id) {
@@ -113,7 +111,7 @@ static bool stands_alone(const char *text, size_t n, size_t from, size_t to) {
 }
 
 /* Returns the index of the longest token that text begins with and its bytes in *length, or -1. */
-static int32_t longest(const lm_trie *trie, const char *text, size_t n, size_t *length, uint64_t *work) {
+static int32_t longest_token(const lm_trie *trie, const char *text, size_t n, size_t *length, uint64_t *work) {
   int32_t node = 0, found = -1;
   size_t i = 0;
   for (; i < n && (node = lm_trie_step(trie, node, text[i])) >= 0; i++) {
@@ -134,8 +132,8 @@ static lm_status cut_added(const void *with, lm_pieces *p, const char *text, siz
   const search *s = with;
   size_t end = 0, spaces = 0; /* end of the last cut; end of the last spaces searched */
   for (size_t i = 0, length = 0; i < n; i += length) {
-    int32_t found = longest(s->trie, text + i, n - i, &length, &p->work);
-    if (p->work == 0) return lm_model_too_long();
+    int32_t found = longest_token(s->trie, text + i, n - i, &length, &p->work);
+    if (p->work == 0) return lm_model_fail_too_long();
     if (found < 0) {
       length = 1;
       continue;
@@ -154,16 +152,16 @@ static lm_status cut_added(const void *with, lm_pieces *p, const char *text, siz
   return LM_OK;
 }
 
-static lm_status cut(lm_tokenizer *t, const lm_trie *trie, lm_pieces *p) {
+static lm_status cut_at_added(lm_tokenizer *t, const lm_trie *trie, lm_pieces *p) {
   search s = {&t->added, trie};
   return trie->n ? lm_pieces_cut(p, cut_added, &s, LM_CUT_IDS, false) : LM_OK;
 }
 
 lm_status lm_added_cut(lm_tokenizer *t, lm_pieces *p) {
-  NEED(cut(t, &t->added.raw, p));
+  NEED(cut_at_added(t, &t->added.raw, p));
   for (size_t i = 0; i < t->normalizers.n; i++) NEED(lm_normalize(&t->normalizers.item[i], p));
   for (size_t i = 0; i < p->count; i++) p->piece[i].shift = p->now.span[p->piece[i].at].from;
-  return cut(t, &t->added.normalized, p);
+  return cut_at_added(t, &t->added.normalized, p);
 }
 
 /* ---- look-ups in the added tokens, then in the model */

@@ -17,7 +17,7 @@ static void texts_free(texts *t) {
 }
 
 /* Appends bytes to the current text, which end_text closes. */
-static void put(texts *t, const char *text, size_t n) {
+static void append_text(texts *t, const char *text, size_t n) {
   if (t->data.n + n > t->most) t->failed = true;
   if (n > 0 && !t->failed) lm_put(&t->data, text, n);
 }
@@ -39,20 +39,20 @@ static bool begins(const char *text, size_t n, const lm_string *with) {
 static void put_replaced(texts *to, const char *text, size_t n, const lm_string *old, const char *replacement) {
   const char *end = text + n, *hit;
   while (n > 0 && old->n > 0 && (hit = memmem(text, (size_t)(end - text), old->data, old->n)) != NULL) {
-    put(to, text, (size_t)(hit - text));
-    put(to, replacement, strlen(replacement));
+    append_text(to, text, (size_t)(hit - text));
+    append_text(to, replacement, strlen(replacement));
     text = hit + old->n;
   }
-  if (n > 0) put(to, text, (size_t)(end - text));
+  if (n > 0) append_text(to, text, (size_t)(end - text));
 }
 
 static void put_lossy(texts *to, const char *s, size_t n) {
   for (size_t i = 0, from = 0; i < n;) {
     size_t good = lm_utf8_check(s + i, n - i);
-    put(to, s + from, i + good - from);
+    append_text(to, s + from, i + good - from);
     from = i += good;
     if (i == n) return;
-    put(to, "\xef\xbf\xbd", 3);
+    append_text(to, "\xef\xbf\xbd", 3);
     from = i += lm_char_broken(s + i, n - i);
   }
 }
@@ -110,7 +110,7 @@ static void replace_in_last(texts *to, size_t from, const char *old, size_t old_
   if (n == 0 || to->failed || !memmem(text, n, old, old_n)) return;
   put_replaced(&replaced, text, n, &(lm_string){(char *)old, old_n}, replacement);
   to->data.n = from;
-  put(to, replaced.data.data, replaced.data.n);
+  append_text(to, replaced.data.data, replaced.data.n);
   to->failed = to->failed || replaced.failed || replaced.data.failed;
   texts_free(&replaced);
 }
@@ -124,12 +124,12 @@ static void clean_last(texts *to, size_t from) {
     replace_in_last(to, from, pairs[k][0], strlen(pairs[k][0]), pairs[k][1]);
 }
 
-/* Joins word pieces. on[0]: true to clean up spaces */
+/* Joins word pieces. on[0]: true to remove spaces before punctuation. */
 static void decode_wordpiece(const lm_step *s, const char *text, size_t n, int position, texts *to) {
   bool later = !(position & FIRST), continues = later && begins(text, n, &s->text);
   size_t was = to->data.n, cut = continues ? s->text.n : 0;
-  if (later && !continues) put(to, " ", 1);
-  if (n > cut) put(to, text + cut, n - cut);
+  if (later && !continues) append_text(to, " ", 1);
+  if (n > cut) append_text(to, text + cut, n - cut);
   if (s->on[0]) clean_last(to, was);
 }
 
@@ -137,7 +137,7 @@ static void decode_metaspace(const lm_step *s, const char *text, size_t n, int p
   put_replaced(to, text, n, &s->text, position & FIRST && s->prepend != LM_PREPEND_NEVER ? "" : " ");
 }
 
-static int hex(char c) {
+static int hex_digit(char c) {
   return c >= '0' && c <= '9' ? c - '0' : (c | 32) >= 'a' && (c | 32) <= 'f' ? (c | 32) - 'a' + 10 : -1;
 }
 
@@ -145,11 +145,11 @@ static int hex(char c) {
 static void flush_bytes(texts *to, lm_bytes *bytes) {
   if (bytes->n == 0) return;
   if (lm_utf8_check(bytes->data, bytes->n) == bytes->n) {
-    put(to, bytes->data, bytes->n);
+    append_text(to, bytes->data, bytes->n);
     end_text(to);
   } else {
     for (size_t i = 0; i < bytes->n; i++) {
-      put(to, "\xef\xbf\xbd", 3);
+      append_text(to, "\xef\xbf\xbd", 3);
       end_text(to);
     }
   }
@@ -161,14 +161,14 @@ static void decode_byte_fallback(const texts *from, texts *to) {
   for (size_t i = 0, n; i < from->n; i++) {
     const char *text = text_at(from, i, &n);
     bool is_byte = n == 6 && memcmp(text, "<0x", 3) == 0 && text[5] == '>';
-    int high = is_byte ? hex(text[3]) : -1, low = is_byte ? hex(text[4]) : -1;
+    int high = is_byte ? hex_digit(text[3]) : -1, low = is_byte ? hex_digit(text[4]) : -1;
     if (is_byte && text[3] == '+' && low >= 0) high = 0; /* accepts a plus sign, as Rust's parser of numbers does */
     if (high >= 0 && low >= 0) {
       lm_put_u8(&bytes, (uint8_t)(high << 4 | low));
       continue;
     }
     flush_bytes(to, &bytes);
-    put(to, text, n);
+    append_text(to, text, n);
     end_text(to);
   }
   flush_bytes(to, &bytes);
@@ -184,7 +184,7 @@ static void decode_strip(const lm_step *s, const char *text, size_t n, int posit
   for (int32_t k = 0; k < s->second && n - at >= s->text.n && begins(text + n - s->text.n, s->text.n, &s->text); k++) {
     n -= s->text.n;
   }
-  put(to, text + at, n - at);
+  append_text(to, text + at, n - at);
 }
 
 static lm_status decode_replace(const lm_step *s, const texts *from, uint64_t *work, texts *to) {
@@ -194,11 +194,11 @@ static lm_status decode_replace(const lm_step *s, const texts *from, uint64_t *w
     for (bool found = n > 0; found && !to->failed;) {
       NEED(lm_pattern_next(s->pattern, text, n, work, &at, &found, &begin, &end));
       if (!found) break;
-      put(to, text + done, begin - done);
-      put(to, s->text.data, s->text.n);
+      append_text(to, text + done, begin - done);
+      append_text(to, s->text.data, s->text.n);
       done = end;
     }
-    if (n > done) put(to, text + done, n - done);
+    if (n > done) append_text(to, text + done, n - done);
     end_text(to);
   }
   return LM_OK;
@@ -227,7 +227,7 @@ static lm_status decode_step(const lm_step *s, const texts *from, uint64_t *work
     case LM_DECODE_METASPACE: decode_each(s, from, decode_metaspace, to); break;
     case LM_DECODE_BYTE_FALLBACK: decode_byte_fallback(from, to); break;
     case LM_DECODE_FUSE:
-      put(to, from->data.data, from->data.n);
+      append_text(to, from->data.data, from->data.n);
       end_text(to);
       break;
     case LM_DECODE_STRIP: decode_each(s, from, decode_strip, to); break;
@@ -249,31 +249,27 @@ static const char *decoded_text(const lm_tokenizer *t, int32_t id, bool skip_spe
 }
 
 lm_status lm_tokenizer_decode(lm_tokenizer *t, const int32_t *ids, size_t n, bool skip_special, lm_bytes *out) {
-  texts a = {.most = LM_TEXT_MAX}, b = {0};
-  lm_status status = LM_OK;
+  __attribute__((cleanup(texts_free))) texts a = {.most = LM_TEXT_MAX}, b = {0};
   for (size_t i = 0; i < n && !a.failed; i++) {
     size_t bytes;
     const char *text = decoded_text(t, ids[i], skip_special, &bytes);
     if (!text) continue;
-    if (!t->has_decoder && a.n > 0) put(&a, " ", 1);
-    put(&a, text, bytes);
+    if (!t->has_decoder && a.n > 0) append_text(&a, " ", 1);
+    append_text(&a, text, bytes);
     end_text(&a);
   }
   uint64_t work = lm_work_for(a.data.n);
   a.most = b.most = a.data.n < LM_TEXT_MAX / 64 ? 64 * a.data.n + (1 << 20) : LM_TEXT_MAX;
   for (size_t i = 0; i < t->decoders.n; i++) {
     b.data.n = b.n = 0;
-    TRY(decode_step(&t->decoders.item[i], &a, &work, &b));
+    NEED(decode_step(&t->decoders.item[i], &a, &work, &b));
     b.failed = b.failed || a.failed;
     texts was = a;
     a = b;
     b = was;
   }
-  if (a.data.failed) TRY(lm_fail(LM_E_OOM, "out of memory: decoding %zu tokens", n));
-  if (a.failed) TRY(lm_fail(LM_E_ARG, "the text of %zu tokens must have at most %zu bytes", n, a.most));
+  if (a.data.failed) return lm_fail(LM_E_OOM, "out of memory: decoding %zu tokens", n);
+  if (a.failed) return lm_fail(LM_E_ARG, "the text of %zu tokens must have at most %zu bytes", n, a.most);
   if (a.data.n) lm_put(out, a.data.data, a.data.n);
-done:
-  texts_free(&a);
-  texts_free(&b);
-  return status;
+  return LM_OK;
 }

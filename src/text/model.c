@@ -10,7 +10,7 @@ enum { MAX_CACHED = 128 }; /* longest cached word, in bytes */
 static lm_status whole_word(const lm_model *m, const char *text, size_t n, lm_model_tokens *out) {
   int32_t id = lm_vocabulary_find(&m->words, text, n);
   if (id < 0) id = m->unknown;
-  return id < 0 ? lm_model_no_unknown(m, text, n) : lm_model_put(out, id, 0, n);
+  return id < 0 ? lm_model_fail_no_unknown(m, text, n) : lm_model_put(out, id, 0, n);
 }
 
 static lm_status tokenize(lm_model *m, const char *text, size_t n, uint64_t *work, lm_model_tokens *out) {
@@ -50,13 +50,11 @@ static void find_small(lm_model *m) {
 
 static lm_status build_trie(lm_model *m) {
   const lm_vocabulary *v = &m->words;
-  lm_trie_key *keys = lm_malloc(v->count * sizeof *keys);
+  LM_FREED lm_trie_key *keys = lm_malloc(v->count * sizeof *keys);
   if (!keys) return LM_E_OOM;
   for (size_t i = 0; i < v->count; i++)
     keys[i] = (lm_trie_key){v->text + v->word[i].at, v->word[i].n, v->word[i].id, (int32_t)i};
-  lm_status status = lm_trie_build(&m->trie, keys, v->count);
-  lm_free(keys);
-  return status;
+  return lm_trie_build(&m->trie, keys, v->count);
 }
 
 lm_status lm_model_close(lm_model *m) {

@@ -86,8 +86,8 @@ lm_status lm_bpe_tokenize(lm_model *m, const char *text, size_t n, lm_model_toke
 lm_status lm_wordpiece_tokenize(lm_model *m, const char *text, size_t n, uint64_t *work, lm_model_tokens *out);
 lm_status lm_unigram_tokenize(lm_model *m, const char *text, size_t n, uint64_t *work, lm_model_tokens *out);
 lm_status lm_model_put(lm_model_tokens *out, int32_t id, size_t from, size_t to);
-lm_status lm_model_no_unknown(const lm_model *m, const char *text, size_t n); /* returns the error */
-lm_status lm_model_too_long(void);                                            /* returns the error: out of steps */
+lm_status lm_model_fail_no_unknown(const lm_model *m, const char *text, size_t n); /* returns the error */
+lm_status lm_model_fail_too_long(void);                                            /* returns the error: out of steps */
 
 /* Caches the tokens of recent words (model_tokens.c). */
 void lm_word_cache_free(lm_word_cache *c);

@@ -127,7 +127,7 @@ static lm_status split_characters(word *w, const char *text, size_t n) {
       return LM_E_OOM;
     }
     if (added || !m->unknown_text.data) continue; /* dropped without an unknown token */
-    if (m->unknown < 0) return lm_model_no_unknown(m, text + at, size);
+    if (m->unknown < 0) return lm_model_fail_no_unknown(m, text + at, size);
     if (unknown && !m->fuse_unknown) {
       if (!add_symbol(w, m->unknown, unknown)) return LM_E_OOM;
       unknown = 0;
@@ -138,28 +138,28 @@ static lm_status split_characters(word *w, const char *text, size_t n) {
 }
 
 /* ---- the heap of possible merges */
-static bool before(const lm_candidate *a, const lm_candidate *b) {
+static bool merges_before(const lm_candidate *a, const lm_candidate *b) {
   return a->rank != b->rank ? a->rank < b->rank : a->at < b->at;
 }
 
-static bool push(word *w, int32_t left, int32_t right) {
+static bool push_candidate(word *w, int32_t left, int32_t right) {
   lm_model *m = w->m;
   const lm_merge *merge = find_merge(m, m->symbol[left].id, m->symbol[right].id);
   if (!merge) return true;
   if (!lm_list_grow(&m->heap, &m->heap_capacity, w->heap + 1, sizeof *m->heap)) return false;
   lm_candidate candidate = {merge->rank, left, merge->id};
   size_t i = w->heap++;
-  for (; i > 0 && before(&candidate, &m->heap[(i - 1) / 2]); i = (i - 1) / 2) m->heap[i] = m->heap[(i - 1) / 2];
+  for (; i > 0 && merges_before(&candidate, &m->heap[(i - 1) / 2]); i = (i - 1) / 2) m->heap[i] = m->heap[(i - 1) / 2];
   m->heap[i] = candidate;
   return true;
 }
 
-static lm_candidate pop(word *w) {
+static lm_candidate pop_candidate(word *w) {
   lm_candidate *heap = w->m->heap, top = heap[0], last = heap[--w->heap];
   size_t i = 0;
   for (size_t child; (child = 2 * i + 1) < w->heap; i = child) {
-    if (child + 1 < w->heap && before(&heap[child + 1], &heap[child])) child++;
-    if (!before(&heap[child], &last)) break;
+    if (child + 1 < w->heap && merges_before(&heap[child + 1], &heap[child])) child++;
+    if (!merges_before(&heap[child], &last)) break;
     heap[i] = heap[child];
   }
   heap[i] = last;
@@ -171,10 +171,10 @@ static lm_status merge_symbols(word *w) {
   lm_symbol *s = m->symbol;
   int32_t end = (int32_t)w->n;
   for (int32_t i = 0; i + 1 < end; i++) {
-    if (!push(w, i, i + 1)) return LM_E_OOM;
+    if (!push_candidate(w, i, i + 1)) return LM_E_OOM;
   }
   while (w->heap > 0) {
-    lm_candidate c = pop(w);
+    lm_candidate c = pop_candidate(w);
     int32_t right = s[c.at].after;
     if (s[c.at].n == 0 || right >= end) continue;
     const lm_merge *merge = find_merge(m, s[c.at].id, s[right].id);
@@ -184,8 +184,8 @@ static lm_status merge_symbols(word *w) {
     s[c.at].after = s[right].after;
     s[right].n = 0;
     if (s[right].after < end) s[s[right].after].before = c.at;
-    if (s[c.at].before >= 0 && !push(w, s[c.at].before, c.at)) return LM_E_OOM;
-    if (s[c.at].after < end && !push(w, c.at, s[c.at].after)) return LM_E_OOM;
+    if (s[c.at].before >= 0 && !push_candidate(w, s[c.at].before, c.at)) return LM_E_OOM;
+    if (s[c.at].after < end && !push_candidate(w, c.at, s[c.at].after)) return LM_E_OOM;
   }
   return LM_OK;
 }

@@ -1,4 +1,4 @@
-/* Collects the tokens of models, and caches the tokens of recent words. */
+/* Collects the tokens that a tokenizer's model (such as BPE) makes of a word, and caches those of recent words. */
 #include <string.h>
 
 #include "base/mem.h"
@@ -9,7 +9,7 @@ lm_status lm_model_put(lm_model_tokens *out, int32_t id, size_t from, size_t to)
   return LM_APPEND(out->item, out->n, out->capacity, token) ? LM_OK : LM_E_OOM;
 }
 
-lm_status lm_model_no_unknown(const lm_model *m, const char *text, size_t n) {
+lm_status lm_model_fail_no_unknown(const lm_model *m, const char *text, size_t n) {
   char shown[64];
   lm_write_bytes(shown, sizeof shown, text, n < 40 ? n : 40);
   if (m->unknown_text.data) {
@@ -19,7 +19,7 @@ lm_status lm_model_no_unknown(const lm_model *m, const char *text, size_t n) {
   return lm_fail(LM_E_ARG, "'%s' has no token, and the model has no unk_token", lm_ellipsize(shown, 60));
 }
 
-lm_status lm_model_too_long(void) {
+lm_status lm_model_fail_too_long(void) {
   return lm_fail(LM_E_ARG,
                  "text takes too many steps to tokenize: many long tokens share a prefix or consist of spaces");
 }

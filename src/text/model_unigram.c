@@ -2,7 +2,7 @@
  * probabilities by Viterbi's algorithm. A character without a piece is unknown and scores 10 below the least score. */
 #include "text/model.h"
 
-static void offer(struct lm_best *to, double score, size_t from, int32_t id) {
+static void offer_piece(struct lm_best *to, double score, size_t from, int32_t id) {
   if (to->from < 0 || score > to->score) *to = (struct lm_best){score, (int32_t)from, id};
 }
 
@@ -16,16 +16,16 @@ static lm_status find_best(lm_model *m, const char *text, size_t n, uint64_t *wo
     for (; i < n && (node = lm_trie_step(&m->trie, node, text[i])) >= 0; i++) {
       int32_t id = m->trie.node[node].id;
       if (id < 0) continue;
-      offer(&m->best[i + 1], score + m->score[id], at, id);
+      offer_piece(&m->best[i + 1], score + m->score[id], at, id);
       single = single || i + 1 - at == size;
     }
-    if (!lm_work_take(work, i - at)) return lm_model_too_long();
+    if (!lm_work_take(work, i - at)) return lm_model_fail_too_long();
     if (single) continue;
     struct lm_best *to = &m->best[at + size];
     double unknown = score + (m->least_score - 10);
     if (to->from >= 0 && !(unknown > to->score)) continue;
-    if (m->unknown < 0) return lm_model_no_unknown(m, text + at, size);
-    offer(to, unknown, at, m->unknown);
+    if (m->unknown < 0) return lm_model_fail_no_unknown(m, text + at, size);
+    offer_piece(to, unknown, at, m->unknown);
   }
   return LM_OK;
 }

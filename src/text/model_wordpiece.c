@@ -19,12 +19,12 @@ lm_status lm_wordpiece_tokenize(lm_model *m, const char *text, size_t n, uint64_
       id = m->trie.node[node].id;
       end = i + 1;
     }
-    if (!lm_work_take(work, i - at)) return lm_model_too_long();
+    if (!lm_work_take(work, i - at)) return lm_model_fail_too_long();
     if (id < 0) break;
     NEED(lm_model_put(out, id, at, end));
     at = end;
   }
   if (at == n) return LM_OK;
   out->n = first;
-  return m->unknown < 0 ? lm_model_no_unknown(m, text, n) : lm_model_put(out, m->unknown, 0, n);
+  return m->unknown < 0 ? lm_model_fail_no_unknown(m, text, n) : lm_model_put(out, m->unknown, 0, n);
 }

@@ -5,7 +5,7 @@
 /* ---- deletions: rewriters of characters for which the lm_char_test at `with` is true */
 
 /* Drops these characters; the offsets of a remaining one also cover the dropped ones after it. */
-static lm_status drop(const void *with, lm_rewrite *r) {
+static lm_status drop_characters(const void *with, lm_rewrite *r) {
   lm_char_test drops = *(const lm_char_test *)with;
   uint32_t last = 0, c;
   bool any = false;
@@ -91,7 +91,7 @@ lm_status lm_bytes_as_characters(const void *step, lm_rewrite *r) {
 
 /* ---- the rest */
 /* Strips whitespace. on: at the beginning, at the end */
-static lm_status strip(const void *step, lm_rewrite *r) {
+static lm_status strip_spaces(const void *step, lm_rewrite *r) {
   const lm_step *s = step;
   size_t from = s->on[0] ? lm_spaces_after(r->text, r->n, 0) : 0;
   size_t to = s->on[1] ? lm_spaces_before(r->text, from, r->n) : r->n;
@@ -113,7 +113,7 @@ static lm_status replace(const void *step, lm_rewrite *r) {
   return LM_OK;
 }
 
-static lm_status prepend(const void *step, lm_rewrite *r) {
+static lm_status prepend_text(const void *step, lm_rewrite *r) {
   const lm_step *s = step;
   lm_rewrite_prepend(r, s->text.data, s->text.n);
   lm_rewrite_keep(r, r->n);
@@ -128,17 +128,17 @@ static bool all_below(const lm_pieces *p, unsigned char most) {
 }
 
 /* Applies BERT's normalizer. on: clean, space ideographs, strip accents, lowercase */
-static lm_status bert(const lm_step *s, lm_pieces *p) {
+static lm_status normalize_bert(const lm_step *s, lm_pieces *p) {
   static const lm_step decompose = {.kind = LM_NORM_NFD};
   bool ascii = all_below(p, 0x80);
   if (s->on[0]) {
-    NEED(lm_pieces_rewrite(p, drop, &(const lm_char_test){is_unclean}));
+    NEED(lm_pieces_rewrite(p, drop_characters, &(const lm_char_test){is_unclean}));
     NEED(lm_pieces_rewrite(p, replace_characters, &(const char_map){map_spaces}));
   }
   if (s->on[1] && !ascii) NEED(lm_pieces_rewrite(p, replace_characters, &(const char_map){map_ideographs}));
   if (s->on[2] && !ascii) {
     NEED(lm_normalize(&decompose, p));
-    NEED(lm_pieces_rewrite(p, drop, &(const lm_char_test){lm_char_is_nonspacing}));
+    NEED(lm_pieces_rewrite(p, drop_characters, &(const lm_char_test){lm_char_is_nonspacing}));
   }
   if (s->on[3]) NEED(lm_pieces_rewrite(p, replace_characters, &(const char_map){map_lower}));
   return LM_OK;
@@ -146,21 +146,21 @@ static lm_status bert(const lm_step *s, lm_pieces *p) {
 
 lm_status lm_normalize(const lm_step *s, lm_pieces *p) {
   switch (s->kind) {
-    case LM_NORM_BERT: return bert(s, p);
-    case LM_NORM_STRIP: return lm_pieces_rewrite(p, strip, s);
+    case LM_NORM_BERT: return normalize_bert(s, p);
+    case LM_NORM_STRIP: return lm_pieces_rewrite(p, strip_spaces, s);
     case LM_NORM_STRIP_ACCENTS:
-      return all_below(p, 0xcc) ? LM_OK : lm_pieces_rewrite(p, drop, &(const lm_char_test){lm_char_is_mark});
+      return all_below(p, 0xcc) ? LM_OK : lm_pieces_rewrite(p, drop_characters, &(const lm_char_test){lm_char_is_mark});
     case LM_NORM_NFC: return all_below(p, 0xcc) ? LM_OK : lm_pieces_rewrite(p, lm_normalize_form, s);
     case LM_NORM_NFD:
     case LM_NORM_NFKC:
     case LM_NORM_NFKD: return all_below(p, 0x80) ? LM_OK : lm_pieces_rewrite(p, lm_normalize_form, s);
     case LM_NORM_LOWERCASE: return lm_pieces_rewrite(p, replace_characters, &(const char_map){map_lower});
     case LM_NORM_NMT:
-      NEED(lm_pieces_rewrite(p, drop, &(const lm_char_test){is_nmt_control}));
+      NEED(lm_pieces_rewrite(p, drop_characters, &(const lm_char_test){is_nmt_control}));
       return lm_pieces_rewrite(p, replace_characters, &(const char_map){map_nmt_spaces});
     case LM_NORM_CHARSMAP: return lm_pieces_rewrite(p, lm_normalize_charsmap, s);
     case LM_NORM_REPLACE: return lm_pieces_rewrite(p, replace, s);
-    case LM_NORM_PREPEND: return lm_pieces_rewrite(p, prepend, s);
+    case LM_NORM_PREPEND: return lm_pieces_rewrite(p, prepend_text, s);
     case LM_NORM_BYTE_LEVEL: return lm_pieces_rewrite(p, lm_bytes_as_characters, s);
     default: return LM_OK;
   }

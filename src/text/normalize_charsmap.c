@@ -9,7 +9,7 @@
 #include "text/step.h"
 
 /* Returns the position in s->text of the replacement for a prefix of text, or -1. */
-static int64_t find(const lm_step *s, const char *text, size_t n) {
+static int64_t find_replacement(const lm_step *s, const char *text, size_t n) {
   size_t at = 0;
   for (size_t i = 0; i <= n; i++) {
     uint32_t unit = s->units[at];
@@ -29,7 +29,7 @@ static int64_t find(const lm_step *s, const char *text, size_t n) {
   return -1;
 }
 
-static size_t count(const char *s, size_t n) {
+static size_t count_characters(const char *s, size_t n) {
   size_t characters = 0;
   for (size_t i = 0; i < n; i += (size_t)lm_char_size(s[i])) characters++;
   return characters;
@@ -43,21 +43,21 @@ typedef struct waiting {
   int change;
 } waiting;
 
-static void put(waiting *w, uint32_t c, int change) {
+static void put_after_waiting(waiting *w, uint32_t c, int change) {
   if (w->is) lm_rewrite_put(w->r, w->c, w->change);
   *w = (waiting){w->r, true, c, change};
 }
 
-static bool replace(const lm_step *s, waiting *w, const char *old, size_t n) {
-  int64_t at = find(s, old, n);
+static bool replace_text(const lm_step *s, waiting *w, const char *old, size_t n) {
+  int64_t at = find_replacement(s, old, n);
   if (at < 0) return false;
   const char *replacement = s->text.data + at;
   size_t replacement_n = strlen(replacement); /* s->text is NUL-terminated */
-  int was = (int)count(old, n), is = (int)count(replacement, replacement_n), k = 0;
+  int was = (int)count_characters(old, n), is = (int)count_characters(replacement, replacement_n), k = 0;
   for (size_t i = 0; i < replacement_n; k++) {
     uint32_t c;
     i += (size_t)lm_char_at(replacement + i, &c);
-    put(w, c, k >= was);
+    put_after_waiting(w, c, k >= was);
   }
   if (is < was) w->change += is - was;
   return true;
@@ -80,11 +80,11 @@ lm_status lm_normalize_charsmap(const void *step, lm_rewrite *r) {
   waiting w = {r, false, 0, 0};
   for (size_t i = 0; i < r->n && !r->pieces->failed;) {
     size_t end = cluster_end(r, i);
-    if (end - i < 6 && replace(s, &w, r->text + i, end - i)) i = end;
+    if (end - i < 6 && replace_text(s, &w, r->text + i, end - i)) i = end;
     while (i < end && !r->pieces->failed) {
       uint32_t c;
       size_t size = (size_t)lm_char_at(r->text + i, &c);
-      if (!replace(s, &w, r->text + i, size)) put(&w, c, 0);
+      if (!replace_text(s, &w, r->text + i, size)) put_after_waiting(&w, c, 0);
       i += size;
     }
   }

@@ -23,7 +23,7 @@ typedef struct forms {
   bool has_starter;
 } forms;
 
-static int by_class(const void *a, const void *b) {
+static int compare_classes(const void *a, const void *b) {
   const change_char *x = a, *y = b;
   return x->class != y->class ? x->class - y->class : x->order - y->order;
 }
@@ -38,7 +38,7 @@ static uint32_t composed(uint32_t a, uint32_t b) {
 static void flush(forms *f) {
   bool sorted = true;
   for (size_t i = 1; i < f->n && sorted; i++) sorted = f->mark[i - 1].class <= f->mark[i].class;
-  if (!sorted) qsort(f->mark, f->n, sizeof *f->mark, by_class);
+  if (!sorted) qsort(f->mark, f->n, sizeof *f->mark, compare_classes);
   size_t kept = 0;
   int last = -1; /* class of the last uncomposed mark, which blocks marks of its class */
   for (size_t i = 0; i < f->n && f->composes && f->has_starter; i++) {
@@ -58,7 +58,7 @@ static void flush(forms *f) {
   f->has_starter = false;
 }
 
-static bool add(forms *f, uint32_t c, int change) {
+static bool add_character(forms *f, uint32_t c, int change) {
   change_char added = {c, change, (int32_t)f->n, (uint8_t)utf8proc_get_property((utf8proc_int32_t)c)->combining_class};
   if (added.class != 0) return LM_APPEND(f->mark, f->n, f->capacity, added);
   uint32_t both = f->composes && f->has_starter && f->n == 0 ? composed(f->starter.c, c) : 0;
@@ -91,7 +91,7 @@ lm_status lm_normalize_form(const void *step, lm_rewrite *r) {
     if (c >= 0xa0) n = utf8proc_decompose_char((utf8proc_int32_t)c, parts, MAX_DECOMPOSED, options, &ignored);
     if (n < 0 || n > MAX_DECOMPOSED) TRY(lm_fail(LM_E_ARG, "cannot decompose U+%04X", c));
     for (utf8proc_ssize_t k = 0; k < n; k++) {
-      if (!add(&f, (uint32_t)parts[k], k > 0)) TRY(LM_E_OOM);
+      if (!add_character(&f, (uint32_t)parts[k], k > 0)) TRY(LM_E_OOM);
     }
   }
   flush(&f);

@@ -143,7 +143,7 @@ static size_t put_flags(const char *t, size_t i, lm_bytes *to) {
   return flags + 3;
 }
 
-static lm_status translate(const char *t, size_t n, lm_bytes *to) {
+static lm_status translate_pattern(const char *t, size_t n, lm_bytes *to) {
   lm_status status = LM_OK;
   bool in_class = false;
   size_t class_at = 0;
@@ -220,7 +220,7 @@ lm_status lm_pattern_regex(const char *text, size_t n, lm_pattern **out) {
   lm_status status = lm_pattern_literal(text, n, &p);
   if (status != LM_OK) return status;
   if (n == 0) lm_put(&written, "(?:)", 4); /* PCRE2 refuses a NULL pattern */
-  status = translate(p->text, n, &written);
+  status = translate_pattern(p->text, n, &written);
   if (status == LM_OK) status = compile(p->text, &written, p);
   lm_bytes_free(&written);
   if (status == LM_OK) {

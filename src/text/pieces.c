@@ -2,7 +2,7 @@
 
 #include <string.h>
 
-static bool reserve(lm_pieces *p, lm_aligned *a, size_t n) {
+static bool reserve_aligned(lm_pieces *p, lm_aligned *a, size_t n) {
   if (n <= a->capacity && n <= p->max_bytes) return true;
   size_t capacity = n + n / 2 + 64;
   p->too_long = n > p->max_bytes;
@@ -17,7 +17,7 @@ static bool reserve(lm_pieces *p, lm_aligned *a, size_t n) {
   return span != NULL;
 }
 
-static lm_status status_of(const lm_pieces *p) {
+static lm_status fail_if_failed(const lm_pieces *p) {
   if (!p->failed) return LM_OK;
   if (p->too_long) return lm_fail(LM_E_ARG, "text must have at most %zu bytes after normalization", p->max_bytes);
   return lm_fail(LM_E_OOM, "out of memory: tokenizing a text");
@@ -29,9 +29,9 @@ lm_status lm_pieces_begin(lm_pieces *p, const char *text, size_t n) {
   p->work = lm_work_for(n);
   p->max_bytes = n < LM_TEXT_MAX / 64 ? 64 * n + (1 << 20) : LM_TEXT_MAX;
   if (n > LM_TEXT_MAX) return lm_fail(LM_E_ARG, "text must have at most %d bytes, got %zu", LM_TEXT_MAX, n);
-  if (!reserve(p, &p->now, n) || !lm_list_grow(&p->piece, &p->piece_capacity, 1, sizeof *p->piece)) {
+  if (!reserve_aligned(p, &p->now, n) || !lm_list_grow(&p->piece, &p->piece_capacity, 1, sizeof *p->piece)) {
     p->failed = true;
-    return status_of(p);
+    return fail_if_failed(p);
   }
   if (n) memcpy(p->now.text, text, n);
   p->now.n = n;
@@ -68,7 +68,7 @@ static lm_span span_before(const lm_rewrite *r) { return r->at ? r->span[r->at -
 
 static void put_text(lm_rewrite *r, const char *text, size_t n, lm_span span) {
   lm_aligned *to = &r->pieces->next;
-  if (!reserve(r->pieces, to, to->n + n)) return;
+  if (!reserve_aligned(r->pieces, to, to->n + n)) return;
   if (n) memcpy(to->text + to->n, text, n);
   for (size_t i = 0; i < n; i++) to->span[to->n + i] = span;
   to->n += n;
@@ -85,7 +85,7 @@ void lm_rewrite_keep(lm_rewrite *r, size_t n) {
   lm_aligned *to = &r->pieces->next;
   size_t at = r->at;
   r->at += n; /* advanced even on failure, as callers loop until all is read */
-  if (n == 0 || !reserve(r->pieces, to, to->n + n)) return;
+  if (n == 0 || !reserve_aligned(r->pieces, to, to->n + n)) return;
   memcpy(to->text + to->n, r->text + at, n);
   memcpy(to->span + to->n, r->span + at, n * sizeof *to->span);
   to->n += n;
@@ -115,7 +115,7 @@ lm_status lm_pieces_rewrite(lm_pieces *p, lm_rewriter f, const void *with) {
     piece.n = (uint32_t)(p->next.n - piece.at);
     if (piece.n > 0) p->piece[kept++] = piece;
   }
-  NEED(status_of(p));
+  NEED(fail_if_failed(p));
   p->count = kept;
   lm_aligned was = p->now;
   p->now = p->next;
@@ -187,7 +187,7 @@ lm_status lm_pieces_cut(lm_pieces *p, lm_cutter f, const void *with, lm_behavior
       p->failed = !LM_APPEND(p->next_piece, p->next_count, p->next_capacity, part);
     }
   }
-  NEED(status_of(p));
+  NEED(fail_if_failed(p));
   lm_piece *was = p->piece;
   size_t capacity = p->piece_capacity;
   p->piece = p->next_piece;

@@ -49,7 +49,7 @@ static void trim_offsets(const lm_tokenizer *t, const lm_step *s, const char *co
   }
 }
 
-static bool append(lm_tokens *to, const lm_token *tokens, size_t n) {
+static bool append_tokens(lm_tokens *to, const lm_token *tokens, size_t n) {
   if (!lm_list_grow(&to->item, &to->capacity, to->n + n, sizeof *to->item)) return false;
   if (n) memcpy(to->item + to->n, tokens, n * sizeof *tokens);
   to->n += n;
@@ -68,11 +68,11 @@ static lm_status fill_template(const lm_step *s, lm_tokens part[2], bool pair, b
     lm_template one = parts[k];
     if (one.sequence >= 0) {
       set_type(&part[one.sequence], one.type_id);
-      if (!append(joined, part[one.sequence].item, part[one.sequence].n)) return LM_E_OOM;
+      if (!append_tokens(joined, part[one.sequence].item, part[one.sequence].n)) return LM_E_OOM;
       for (size_t i = joined->n - part[one.sequence].n; i < joined->n; i++) joined->item[i].second = one.sequence == 1;
     } else if (special) {
       lm_token token = {.id = one.id, .type_id = one.type_id, .word = -1, .special = true};
-      if (!append(joined, &token, 1)) return LM_E_OOM;
+      if (!append_tokens(joined, &token, 1)) return LM_E_OOM;
     }
   }
   lm_tokens was = part[0];
@@ -101,7 +101,7 @@ lm_status lm_post_process(const lm_tokenizer *t, const char *const text[2], lm_t
   }
   out->n = 0;
   for (int k = 0; k <= pair; k++) {
-    if (!append(out, part[k].item, part[k].n)) TRY(LM_E_OOM);
+    if (!append_tokens(out, part[k].item, part[k].n)) TRY(LM_E_OOM);
   }
 done:
   lm_free(joined.item);

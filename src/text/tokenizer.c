@@ -54,7 +54,7 @@ static lm_status put_added(lm_tokenizer *t, const lm_piece *piece, int32_t word,
                     .added = true};
   if (trims(t)) {
     lm_count_spaces(p->now.text + piece->at, piece->n, token.to - token.from + 2, &token.before, &token.after);
-    if (!lm_work_take(&p->work, (uint64_t)token.before + token.after)) return lm_model_too_long();
+    if (!lm_work_take(&p->work, (uint64_t)token.before + token.after)) return lm_model_fail_too_long();
   }
   return LM_APPEND(out->item, out->n, out->capacity, token) ? LM_OK : LM_E_OOM;
 }
@@ -104,7 +104,7 @@ static lm_status encode_one(lm_tokenizer *t, const char *name, const char *text,
   return LM_OK;
 }
 
-static void shorten(lm_tokens *tokens, size_t n, bool left) {
+static void truncate_tokens(lm_tokens *tokens, size_t n, bool left) {
   if (tokens->n <= n) return;
   if (left && n > 0) memmove(tokens->item, tokens->item + tokens->n - n, n * sizeof *tokens->item);
   tokens->n = n;
@@ -130,11 +130,11 @@ static lm_status truncate(const lm_truncation *how, size_t most, size_t added, l
   if (how->strategy == 0 || most == 0) {
     if (pair) {
       shares(part[0].n, part[1].n, most, &first, &second);
-      shorten(&part[1], second, how->left);
+      truncate_tokens(&part[1], second, how->left);
     } else {
       first = most;
     }
-    shorten(&part[0], first, how->left);
+    truncate_tokens(&part[0], first, how->left);
     return LM_OK;
   }
   if (how->strategy == 2 && !pair) {
@@ -145,7 +145,7 @@ static lm_status truncate(const lm_truncation *how, size_t most, size_t added, l
     const char *bound = lm_text("at least %zu with truncation %s", total - one->n + 1 + added, names[how->strategy]);
     return lm_fail_int("encode", "max_length", bound, (int64_t)(most + added));
   }
-  shorten(one, one->n - (total - most), how->left);
+  truncate_tokens(one, one->n - (total - most), how->left);
   return LM_OK;
 }
 

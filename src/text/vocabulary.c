@@ -89,7 +89,7 @@ void lm_trie_free(lm_trie *t) {
   *t = (lm_trie){0};
 }
 
-static int by_text(const void *a, const void *b) {
+static int compare_texts(const void *a, const void *b) {
   const lm_trie_key *x = a, *y = b;
   size_t n = x->n < y->n ? x->n : y->n;
   int order = memcmp(x->text, y->text, n);
@@ -135,7 +135,7 @@ lm_status lm_trie_build(lm_trie *t, lm_trie_key *keys, size_t n) {
   lm_status status = LM_OK;
   lm_branch *stack = NULL;
   size_t capacity = 0, depth = 0, hint = 1;
-  qsort(keys, n, sizeof *keys, by_text);
+  qsort(keys, n, sizeof *keys, compare_texts);
   if (!grow_nodes(t, 1) || !lm_list_grow(&stack, &capacity, 1, sizeof *stack)) TRY(LM_E_OOM);
   t->node[0].check = ROOT;
   stack[depth++] = (lm_branch){0, 0, n, 0};

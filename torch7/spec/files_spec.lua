@@ -94,12 +94,8 @@ describe("torch.serialize", function()
 end)
 
 describe("torch.save", function()
-  local folder, path
-  before_each(function()
-    folder = temp.folder()
-    path = folder .. "/net.t7"
-  end)
-  after_each(function() temp.remove(folder) end)
+  local folder = temp.during(before_each, after_each)
+  local path = folder .. "/net.t7"
 
   it("keeps networks, which go on as they were", function()
     local net = nn.Sequential():add(nn.SpatialConvolution(1, 2, 3, 3)):add(nn.SpatialBatchNormalization(2))

@@ -5,7 +5,7 @@ local core = require "luminary.core"
 local find = string.find
 
 -- Returns the index of f and the options "device_type" and "enabled", which precede it by position or in a table.
-local function read(...)
+local function read_options(...)
   local device, enabled
   for i = 1, select("#", ...) do
     local v = select(i, ...)
@@ -23,7 +23,7 @@ end
 local function call(f, ...) return f(...) end
 
 return function(...)
-  local at, device, enabled = read(...)
+  local at, device, enabled = read_options(...)
   if type(device) ~= "string" or not find(device, "^cuda") or core.device_count "cuda" > 0 then
     return core.autocast(...)
   end

@@ -11,7 +11,7 @@ local fail = options.fail
 local GradScaler = class.root "GradScaler"
 
 -- Rounds the scale to float32, the dtype of PyTorch's scale.
-local function float32(x) return tonumber(ffi.cast("float", x)) end
+local function round_to_float32(x) return tonumber(ffi.cast("float", x)) end
 
 -- Fails during a capture, whose replays would repeat the numbers of the capture.
 local function refuse_capture(who)
@@ -21,33 +21,21 @@ local function refuse_capture(who)
   end
 end
 
-local function between(x, least, most) return x > least and x < most end -- false for NaN
-
-local function check(who, opts)
-  if not between(opts.growth_factor, 1, math.huge) then
-    options.must_be(who, "growth_factor", "more than 1", opts.growth_factor)
-  end
-  if not between(opts.backoff_factor, 0, 1) then
-    options.must_be(who, "backoff_factor", "between 0 and 1", opts.backoff_factor)
-  end
-end
-
-GradScaler.init = signature.of([[GradScaler({device, init_scale: scale = 65536, growth_factor = 2,
-  backoff_factor = 0.5, growth_interval: count = 2000, enabled = true})]], function(self, opts)
-  check("GradScaler", opts)
+GradScaler.init = signature.of([[GradScaler({device, init_scale: scale = 65536, growth_factor: above(1) = 2,
+  backoff_factor: between(0, 1) = 0.5, growth_interval: count = 2000, enabled = true})]], function(self, opts)
   if type(opts.device) == "string" and opts.device:find "^cuda" and core.device_count "cuda" == 0 then
     if opts.enabled then core.warn "GradScaler: no CUDA device is available; the scaler of \"cuda\" is disabled" end
     opts.enabled = false
   end
   if opts.device ~= nil and opts.enabled then core.device(opts.device) end
-  self.enabled, self.current, self.growth_factor = opts.enabled, float32(opts.init_scale), opts.growth_factor
+  self.enabled, self.current, self.growth_factor = opts.enabled, round_to_float32(opts.init_scale), opts.growth_factor
   self.backoff_factor, self.growth_interval, self.good_steps = opts.backoff_factor, opts.growth_interval, 0
   self.tensors = {} -- the scale by device; captured graphs read them
   self.begun = false -- true if a loss was scaled since the last update
   self.stages = {} -- maps an optimizer to {stage = "unscaled" | "stepped", found = tensor}
 end)
 
-local function scaled(self, v, seen)
+local function scale_tensors(self, v, seen)
   if core.is_tensor(v) then
     local by = self.tensors[v.device]
     if not by then
@@ -65,7 +53,7 @@ local function scaled(self, v, seen)
   if seen[v] then fail("GradScaler:scale: the list contains itself") end
   seen[v] = true
   local out = {}
-  for key, each in pairs(v) do out[key] = scaled(self, each, seen) end
+  for key, each in pairs(v) do out[key] = scale_tensors(self, each, seen) end
   seen[v] = nil
   return out
 end
@@ -73,7 +61,7 @@ end
 --- Multiplies the loss, or each of a list, by the scale. A loss of a low dtype without dims becomes float32.
 function GradScaler:scale(outputs)
   if not self.enabled then return outputs end
-  local result = scaled(self, outputs, {})
+  local result = scale_tensors(self, outputs, {})
   local function begin() self.begun = true end
   if core.graph_is_capturing() then
     load_module("luminary.cuda.graph").on_replay(begin)
@@ -109,14 +97,14 @@ end
 
 local function unscale(self, who, opt)
   local params, all = with_gradients(who, opt)
-  local shards = package.loaded["luminary.nn.parallel.shards"]
-  if not self.begun and not (shards and shards.has_loss_elsewhere(all)) then
+  local placement = package.loaded["luminary.nn.parallel.placement"]
+  if not self.begun and not (placement and placement.has_loss_elsewhere(all)) then
     fail("GradScaler:%s: no loss was scaled since the last update(); call scaler:scale(loss):backward() first", who)
   end
-  local found = #params > 0 and core.rescale_grads(params, nil, float32(1 / self.current))
+  local found = #params > 0 and core.rescale_grads(params, nil, round_to_float32(1 / self.current))
     or core.tensor(-1, {dtype = "float32"})
   -- Ranks may have gradients of different parameters, but all or none have a part of one that is divided.
-  if shards then found = core.no_grad(shards.any_found, all, found) end
+  if placement then found = core.no_grad(placement.any_found, all, found) end
   if #params == 0 and found:item() < 0 then
     fail("GradScaler:%s: no parameter of this optimizer has a gradient; call zero_grad, then "
       .. "scaler:scale(loss):backward() first", who)
@@ -164,13 +152,13 @@ function GradScaler:step(opt, closure)
 end
 
 local function set_scale(self, scale)
-  self.current = float32(scale)
+  self.current = round_to_float32(scale)
   for _, by in pairs(self.tensors) do by:fill_(self.current) end
 end
 
 -- Multiplies the scale; a result outside of a scale's limits leaves it unchanged.
 local function multiply_scale(self, by)
-  local scale = float32(self.current * by)
+  local scale = round_to_float32(self.current * by)
   if options.is("scale", scale) then set_scale(self, scale) end
 end
 
@@ -180,12 +168,7 @@ function GradScaler:update(new_scale)
   if not self.enabled then return end
   refuse_capture "update"
   if new_scale ~= nil then
-    if core.is_tensor(new_scale) then
-      if new_scale:numel() ~= 1 then
-        options.must_be("GradScaler:update", "new_scale", "a number or a tensor of one element", new_scale)
-      end
-      new_scale = new_scale:item()
-    end
+    new_scale = options.arg("GradScaler:update", "new_scale", new_scale, "scalar")
     set_scale(self, options.arg("GradScaler:update", "new_scale", new_scale, "scale"))
   else
     if next(self.stages) == nil then
@@ -213,29 +196,25 @@ function GradScaler:get_scale() return self.enabled and self.current or 1 end
 --- Returns whether the scaler is enabled.
 function GradScaler:is_enabled() return self.enabled end
 
-for key, kind in pairs {growth_factor = "number", backoff_factor = "number", growth_interval = "count"} do
+for key, kind in pairs {growth_factor = "above(1)", backoff_factor = "between(0, 1)", growth_interval = "count"} do
   --- Returns the value of the argument of this name.
   GradScaler["get_" .. key] = function(self) return self[key] end
   --- Sets the value of the argument of this name.
   GradScaler["set_" .. key] = function(self, value)
-    local all = {growth_factor = self.growth_factor, backoff_factor = self.backoff_factor}
-    all[key] = options.arg("GradScaler:set_" .. key, key, value, kind)
-    check("GradScaler:set_" .. key, all)
-    self[key] = value
+    self[key] = options.arg("GradScaler:set_" .. key, key, value, kind)
   end
 end
 
 -- The entries of a state_dict under PyTorch's names, their kinds and the fields that have them.
 local state_entries = {
-  {"scale", "scale", "current"}, {"growth_factor", "number", "growth_factor"},
-  {"backoff_factor", "number", "backoff_factor"}, {"growth_interval", "count", "growth_interval"},
-  {"_growth_tracker", "natural", "good_steps"},
+  {"scale", "current"}, {"growth_factor", "growth_factor"}, {"backoff_factor", "backoff_factor"},
+  {"growth_interval", "growth_interval"}, {"_growth_tracker", "good_steps"},
 }
 
 --- Returns the state, plain values under PyTorch's names; empty if the scaler is disabled.
 function GradScaler:state_dict()
   local dict = {}
-  for _, entry in ipairs(self.enabled and state_entries or {}) do dict[entry[1]] = self[entry[3]] end
+  for _, entry in ipairs(self.enabled and state_entries or {}) do dict[entry[1]] = self[entry[2]] end
   return dict
 end
 
@@ -248,14 +227,12 @@ function GradScaler:load_state_dict(dict)
   if next(dict) == nil then
     fail("%s: the state is empty: it was saved by a disabled scaler", who)
   end
-  local rows = {}
-  for _, entry in ipairs(state_entries) do rows[entry[1]] = {entry[2]} end
-  local known = options.check(who, dict, rows)
+  local known = options.check(who, dict, [[{scale: scale, growth_factor: above(1),
+    backoff_factor: between(0, 1), growth_interval: count, _growth_tracker: natural}]])
   for _, entry in ipairs(state_entries) do
     if known[entry[1]] == nil then fail("%s: the state has no '%s'", who, entry[1]) end
   end
-  check(who, known)
-  for _, entry in ipairs(state_entries) do self[entry[3]] = known[entry[1]] end
+  for _, entry in ipairs(state_entries) do self[entry[2]] = known[entry[1]] end
   set_scale(self, known.scale)
 end
 

@@ -126,7 +126,7 @@ end
 function LossScaler:state_dict() return {loss_scale = self.scale, unskipped = self.unskipped} end
 
 function LossScaler:load_state_dict(who, dict)
-  local known = options.check(who, dict, {loss_scale = {"scale"}, unskipped = {"natural"}})
+  local known = options.check(who, dict, "{loss_scale: scale, unskipped: natural}")
   if not known.loss_scale or not known.unskipped then fail("%s: the state must have loss_scale and unskipped", who) end
   self.scale, self.unskipped = known.loss_scale, known.unskipped
 end
@@ -155,7 +155,7 @@ function amp.initialize(models, optimizers, opts)
   if opts == nil and is_list(optimizers) and type(next(optimizers)) == "string" then -- options in their place
     optimizers, opts = nil, optimizers
   end
-  opts = options.check(who, opts, levels.options, "opt_level")
+  opts = options.check(who, opts, levels.options)
   local model_list = as_list(who, models, "a module", nn.Module.is_module)
   local optimizer_list = as_list(who, optimizers, "an optimizer", is_optimizer)
   if not opts.enabled then

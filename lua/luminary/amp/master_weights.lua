@@ -76,7 +76,7 @@ end
 
 -- Methods of a converted optimizer, which override its class's.
 
-local function step(self, closure)
+local function step_with_master_weights(self, closure)
   local stash = stashes[self]
   if closure ~= nil then
     fail("amp: step: closures are not supported; call amp.scale_loss(loss, optimizer, f) first")
@@ -102,7 +102,7 @@ end
 
 local function zero_grad(self, opts)
   local stash = stashes[self]
-  opts = options.check("zero_grad", opts, {set_to_none = {"boolean", true}}, "set_to_none")
+  opts = options.check("zero_grad", opts, "{set_to_none = true}")
   gradients.zero(stash.params, opts.set_to_none)
   core.zero_grad(stash.low_masters, opts.set_to_none)
 end
@@ -151,7 +151,7 @@ function process.take(opt, properties)
   }
   stashes[opt] = stash
   for _, group in ipairs(opt.param_groups) do take_group(opt, stash, group) end
-  opt.step, opt.zero_grad, opt.add_param_group = step, zero_grad, add_param_group
+  opt.step, opt.zero_grad, opt.add_param_group = step_with_master_weights, zero_grad, add_param_group
   opt.state_dict, opt.load_state_dict = state_dict, load_state_dict
 end
 

@@ -17,12 +17,9 @@ local defaults = {
 }
 
 --- The options of amp.initialize, without models and optimizers.
-levels.options = {
-  enabled = {"boolean", true}, opt_level = {"string", "O1"}, cast_model_type = {"string"},
-  keep_batchnorm_fp32 = {"any"}, master_weights = {"boolean"}, loss_scale = {"any"}, cast_model_outputs = {"string"},
-  num_losses = {"count", 1}, verbosity = {"natural", 0}, min_loss_scale = {"scale"},
-  max_loss_scale = {"scale", 2 ^ 24},
-}
+levels.options = [[{opt_level = "O1", enabled = true, cast_model_type: string, keep_batchnorm_fp32,
+  master_weights: boolean, loss_scale, cast_model_outputs: string, num_losses: count = 1, verbosity: natural = 0,
+  min_loss_scale: scale, max_loss_scale: scale = 2^24}]]
 
 local who = "amp.initialize"
 local low = {float16 = true, bfloat16 = true}

@@ -12,7 +12,7 @@ local ops = core.ops
 local fail, pack = options.fail, options.pack
 local checkpoints = {}
 
-local checkpoint_options = {preserve_rng_state = {"boolean", true}, use_reentrant = {"boolean", false}}
+local checkpoint_options = signature.spec "{preserve_rng_state = true, use_reentrant = false}"
 
 -- Returns the options if the last argument is a table of options; otherwise nil.
 local function take_options(args)
@@ -27,10 +27,10 @@ end
 -- Returns the states of the generators that f may use: of the CPU, the default device and its arguments' devices.
 local function generators(args)
   local states = {cpu = core.get_rng_state "cpu"}
-  local function add(device) states[device] = states[device] or core.get_rng_state(device) end
-  add(core.get_default_device())
+  local function save_rng_state(device) states[device] = states[device] or core.get_rng_state(device) end
+  save_rng_state(core.get_default_device())
   for i = 1, args.n do
-    if core.is_tensor(args[i]) then add(args[i].device) end
+    if core.is_tensor(args[i]) then save_rng_state(args[i].device) end
   end
   for _, state in pairs(states) do core.keep(state) end
   return states
@@ -71,8 +71,8 @@ local function checkpoint(who, f, args, preserve)
   local states, outside = preserve and generators(kept), upvalues(f)
   local runner_of = boundaries.runner_of
   local runner = runner_of(f)
-  local function run(...) return cross(f(cross(...))) end
-  local function run_in_scope(...) return core.scope(run, ...) end
+  local function call_across_boundaries(...) return cross(f(cross(...))) end
+  local function run_in_scope(...) return core.scope(call_across_boundaries, ...) end
   local function again()
     for i, was in pairs(outside) do
       local _, value = debug.getupvalue(f, i)
@@ -90,7 +90,7 @@ local function checkpoint(who, f, args, preserve)
     if preserve then set_generators(before) end
     if not ok then error(problem, 0) end
   end
-  local first = computing_again and run_in_scope or run
+  local first = computing_again and run_in_scope or call_across_boundaries
   local results = pack(core.checkpoint(first, again, unpack(args, 1, args.n)))
   for i in pairs(versions) do
     if kept[i]._version ~= versions[i] then
@@ -124,7 +124,7 @@ checkpoints.checkpoint_sequential = signature.of([[checkpoint_sequential(net, se
     options.must_be(who, "segments", ("at most %d, the number of parts"):format(#parts), segments)
   end
   local preserve = opts.preserve_rng_state
-  local function run(first, last)
+  local function functions_in_sequence(first, last)
     return function(...)
       local results = pack(...)
       for i = first, last do results = pack(parts[i](unpack(results, 1, results.n))) end
@@ -133,7 +133,7 @@ checkpoints.checkpoint_sequential = signature.of([[checkpoint_sequential(net, se
   end
   local size, results = math.floor(#parts / segments), pack(x)
   for k = 1, segments do
-    local part = run((k - 1) * size + 1, k < segments and k * size or #parts)
+    local part = functions_in_sequence((k - 1) * size + 1, k < segments and k * size or #parts)
     if k < segments and core.is_grad_enabled() then
       results = pack(checkpoint(who, part, results, preserve))
     else

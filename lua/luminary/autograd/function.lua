@@ -28,9 +28,7 @@ function Context:save_for_backward(...)
   rawset(self, "_positions", positions)
 end
 
-function Context:mark_non_differentiable(...)
-  rawset(self, "_constant", {...})
-end
+function Context:mark_non_differentiable(...) rawset(self, "_constant", {...}) end
 
 --- Marks arguments that forward writes in place and returns.
 function Context:mark_dirty(...) rawset(self, "_dirty", {...}) end
@@ -128,7 +126,7 @@ local function prepare(name, outputs, inputs, constant, dirty)
   return metas, tied
 end
 
-local function apply(kind, ...)
+local function apply_function(kind, ...)
   local arguments = pack(...)
   local ctx = setmetatable({needs_input_grad = {}}, context_mt)
   local inputs, positions, wanted = {}, {}, false
@@ -162,7 +160,7 @@ local function apply(kind, ...)
 end
 
 --- lm.autograd.Function: Base class to create custom autograd functions, with a forward and a backward.
-local Function = class.new("Function", nil, apply)
+local Function = class.new("Function", nil, apply_function)
 
 --- Makes a class of this name; the caller then defines its forward(ctx, ...) and backward(ctx, ...).
 function Function:extend(name)
@@ -174,16 +172,16 @@ function Function:extend(name)
     rawset(t, key, value)
   end
   new.apply = function(...)
-    if rawequal((...), new) then return apply(...) end
-    return apply(new, ...)
+    if rawequal((...), new) then return apply_function(...) end
+    return apply_function(new, ...)
   end
   return new
 end
 
--- Frees the tensors of a list, which the collector would free late.
+-- Frees the tensors of a list, which the collector would free late; false is none.
 local function free_all(list)
   for key, t in pairs(list) do
-    t:free()
+    if t then t:free() end
     list[key] = nil
   end
 end

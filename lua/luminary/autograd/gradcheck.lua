@@ -44,10 +44,8 @@ local function set_element(x, key, value)
   if x.ndim == 0 then ops.fill_(x, value) else x[key] = value end
 end
 
-local function get_element(x, key) return x.ndim == 0 and x:item() or x[key] end
-
 -- Returns columns of the Jacobian of all outputs together, for input j, by central differences.
-local function numeric(f, inputs, j, eps)
+local function numeric_columns(f, inputs, j, eps)
   local x = ops.detach(inputs[j])
   local shape, columns = x.shape, {}
   local function values()
@@ -59,7 +57,7 @@ local function numeric(f, inputs, j, eps)
   end
   for k = 1, x:numel() do
     local key = key_of(shape, k - 1)
-    local at = get_element(x, key)
+    local at = x.ndim == 0 and x:item() or x[key]
     set_element(x, key, at + eps)
     local above = values()
     set_element(x, key, at - eps)
@@ -73,7 +71,7 @@ local function numeric(f, inputs, j, eps)
 end
 
 -- Returns rows of the same Jacobian by backward: rows[i][j][k] for output element i, input j, its element k.
-local function analytic(f, inputs, wanted)
+local function analytic_rows(f, inputs, wanted)
   local rows = {}
   for _, y in ipairs(differentiable(f(unpack(inputs, 1, inputs.n)))) do
     local shape = y.shape
@@ -99,9 +97,7 @@ local function prepare_inputs(who, inputs)
     local x = inputs[i]
     all[i] = x
     if core.is_tensor(x) and x.requires_grad then
-      if x.dtype ~= "float64" then
-        options.must_be(who, ("input %d"):format(i), "float64", x.dtype)
-      end
+      if x.dtype ~= "float64" then options.must_be(who, ("input %d"):format(i), "float64", x.dtype) end
       wanted[#wanted + 1] = x
       index[#wanted] = i
     end
@@ -112,10 +108,10 @@ end
 
 local function compare(who, f, inputs, o)
   local all, wanted, index = prepare_inputs(who, inputs)
-  local rows = core.enable_grad(analytic, f, all, wanted)
+  local rows = core.enable_grad(analytic_rows, f, all, wanted)
   if #rows == 0 then return ("%s: no output depends on an input that requires a gradient"):format(who) end
   for j = 1, #wanted do
-    local columns = core.enable_grad(numeric, f, all, index[j], o.eps)
+    local columns = core.enable_grad(numeric_columns, f, all, index[j], o.eps)
     for k, column in ipairs(columns) do
       if #column ~= #rows then
         return ("%s: the number of output elements changed from %d to %d between calls of f"):format(who, #rows,

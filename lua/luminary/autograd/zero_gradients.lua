@@ -1,15 +1,7 @@
 --- Clears gradients: drops them, or fills them with zeros if they are views of one vector.
 local core = require "luminary.core"
 
-local gradients = {}
-
-local in_vector = setmetatable({}, {__mode = "k"}) -- maps a parameter to {parameters, gradients}
-
---- Records that a parameter and its .grad are views of two vectors, {parameters, gradients}.
-function gradients.stay(p, vectors) in_vector[p] = vectors end
-
---- Returns the two vectors of a parameter, or nil.
-function gradients.vectors_of(p) return in_vector[p] end
+local gradients = {has_vectors = false} -- true once a parameter has a field "vectors"
 
 --- Maps a parameter to a gradient that a module will add to its .grad in a later backward pass.
 gradients.held = setmetatable({}, {__mode = "k"})
@@ -21,11 +13,12 @@ function gradients.drop_held(p)
   gradients.held[p] = nil
 end
 
---- Drops the gradients of a list of parameters, or fills them with zeros.
+--- Drops the gradients of a list of parameters, or fills them with zeros. A parameter's field "vectors" (core.field) is
+--- {parameters, gradients}, if it and its .grad are views of these two vectors.
 function gradients.zero(params, to_none)
-  local drop, fill = {}, {}
+  local drop, fill, has_vectors = {}, {}, gradients.has_vectors
   for _, p in ipairs(params) do
-    table.insert(to_none and not in_vector[p] and drop or fill, p)
+    table.insert(to_none and not (has_vectors and core.field(p, "vectors")) and drop or fill, p)
     gradients.drop_held(p)
   end
   core.zero_grad(drop, true)

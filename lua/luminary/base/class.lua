@@ -102,9 +102,7 @@ end
 
 -- Leaves absent fields nil, as in any table; object[3] is an error.
 local function no_such(of, key) -- `of` is the root of the object's class
-  if type(key) ~= "string" then
-    fail("%s: cannot be indexed with [%s]%s", of.__name, tostring(key), hint(of))
-  end
+  if type(key) ~= "string" then fail("%s: cannot be indexed with [%s]%s", of.__name, tostring(key), hint(of)) end
   local missing = rawget(of, "__missing") -- maps other libraries' names to the remedy here
   if missing and missing[key] then fail("no field '%s'; %s", key, missing[key]) end
 end
@@ -263,9 +261,7 @@ end
 --- Fails if v is not a class.
 function class.check(who, v)
   local mt = options.stands_for_code(v)
-  if not (mt and mt.instance) then
-    options.expected(who, "a class, such as nn.Linear", v)
-  end
+  if not (mt and mt.instance) then options.expected(who, "a class, such as nn.Linear", v) end
 end
 
 --- Returns true if `object` is an instance of `wanted` or of a class that extends it.

@@ -42,7 +42,7 @@ end
 --- the name.
 function entries.of(kind, fields, with_arguments)
   local list = {}
-  local function add(name, entry, level, arguments, options)
+  local function add_entry(name, entry, level, arguments, options)
     local function wrong(format, ...)
       error(("%s %s: %s"):format(kind, tostring(name), format:format(...)), 4 + level)
     end
@@ -72,7 +72,7 @@ function entries.of(kind, fields, with_arguments)
   return list, function(head, level)
     local name, arguments, options = head, {}, nil
     if with_arguments then name, arguments, options = read_head(head) end
-    return function(entry) add(name, entry, level or 0, arguments, options) end
+    return function(entry) add_entry(name, entry, level or 0, arguments, options) end
   end
 end
 

@@ -18,6 +18,9 @@ local function widened(...)
   return args, not is_mixed and dtype, dtype ~= nil
 end
 
+--- Returns x, in float32 if it is a tensor of half precision.
+function full_precision.wide(x) return core.is_tensor(x) and low[x.dtype] and core.methods.to(x, "float32") or x end
+
 --- Calls f outside of autocast, after converting 16-bit tensors among its arguments to float32.
 function full_precision.call(f, ...)
   return core.autocast({enabled = false}, f, unpack((widened(...)), 1, select("#", ...)))

@@ -27,7 +27,7 @@ local function escaped(s) return s:find '[%c"\\]' and s:gsub('[%c"\\]', escape) 
 local write
 
 -- Appends text to `out`, {text …, n = number of texts, values = number of values}.
-local function put(out, text)
+local function append_json(out, text)
   local n = out.n + 1
   out[n], out.n = text, n
 end
@@ -35,11 +35,11 @@ end
 local function write_list(out, list, depth)
   local n = 0
   while rawget(list, n + 1) ~= nil do
-    put(out, n == 0 and "[" or ",")
+    append_json(out, n == 0 and "[" or ",")
     n = n + 1
     write(out, rawget(list, n), depth + 1)
   end
-  put(out, "]")
+  append_json(out, "]")
   for key in next, list do
     if not (type(key) == "number" and key >= 1 and key <= n and key % 1 == 0) then
       local shown = type(key) == "number" and tostring(key) or type(key)
@@ -57,14 +57,14 @@ local function write_object(out, object, depth)
     keys[n] = key
   end
   table.sort(keys)
-  put(out, "{")
+  append_json(out, "{")
   for i = 1, n do
-    put(out, i > 1 and ',"' or '"')
-    put(out, escaped(keys[i]))
-    put(out, '":')
+    append_json(out, i > 1 and ',"' or '"')
+    append_json(out, escaped(keys[i]))
+    append_json(out, '":')
     write(out, rawget(object, keys[i]), depth + 1)
   end
-  put(out, "}")
+  append_json(out, "}")
 end
 
 function write(out, value, depth)
@@ -77,13 +77,13 @@ function write(out, value, depth)
     end
     if rawget(value, 1) ~= nil then write_list(out, value, depth) else write_object(out, value, depth) end
   elseif kind == "string" then
-    put(out, '"')
-    put(out, escaped(value))
-    put(out, '"')
+    append_json(out, '"')
+    append_json(out, escaped(value))
+    append_json(out, '"')
   elseif kind == "number" then
-    put(out, number(value))
+    append_json(out, number(value))
   elseif kind == "boolean" then
-    put(out, tostring(value))
+    append_json(out, tostring(value))
   else
     refuse("a value", "a table, a string, a number or a boolean", "a " .. kind)
   end

@@ -4,6 +4,7 @@ local core = require "luminary.core"
 local lists = require "luminary.base.lists"
 local truncate_text = require "luminary.base.truncate_text"
 local load_module = require "luminary.base.load_module"
+local numbers = require "luminary.base.number_kinds"
 
 -- Errors name the first line outside the library's folder.
 core.own_files(debug.getinfo(1, "S").source:match "^(@.*)base/options%.lua$" or "@luminary/")
@@ -11,9 +12,7 @@ core.own_files(debug.getinfo(1, "S").source:match "^(@.*)base/options%.lua$" or 
 local options = {}
 
 --- Raises an error at the first line outside luminary's own files.
-function options.fail(format, ...)
-  core.error_at_caller(select("#", ...) > 0 and format:format(...) or format)
-end
+function options.fail(format, ...) core.error_at_caller(select("#", ...) > 0 and format:format(...) or format) end
 local fail = options.fail
 
 --- Returns the text of an error without the file and line at its start.
@@ -62,8 +61,6 @@ end
 
 -- Returns a text of at most `most` bytes as messages show it: on one line, without what a terminal obeys.
 local function on_one_line(text, most) return (core.printable(truncate_text(text, most)):gsub("%c", "?")) end
-
-local function brief(v) return on_one_line(tostring(v), 200) end
 
 --- Describes a value as messages show it: "3", "string 'x'", "a tensor [2, 3]", "a DataLoader".
 options.describe = core.describe
@@ -183,14 +180,6 @@ end
 -- Kinds of arguments: a name for messages, and a function that returns the value to use, or nil to reject it.
 local function itself(v) return v end
 local function only(kind) return function(v) if type(v) == kind then return v end end end
-local function integer(least)
-  return function(v)
-    if type(v) == "number" and v == math.floor(v) and math.abs(v) < 2 ^ 53 and v >= least then return v end
-  end
-end
-local any_integer = integer(-1 / 0)
--- Losses are multiplied by a scale and gradients by its inverse, both in float32.
-local function scale(v) if type(v) == "number" and v >= 2 ^ -126 and v <= 2 ^ 126 then return v end end
 local function data(v) if type(v) == "table" and not stands_for_code(v) then return v end end
 local function callable(v)
   local record = debug.getmetatable(v)
@@ -200,6 +189,7 @@ end
 
 local kinds = {
   number = {"a number", only "number"},
+  finite = {"a finite number", numbers.finite()[2], help = "number"},
   real = {"a number", only "number"}, -- print shows it as given
   boolean = {"true or false", only "boolean"},
   string = {"a string", only "string"},
@@ -207,19 +197,23 @@ local kinds = {
   list = {"a table", data, help = "list"},
   ["function"] = {"a function", only "function"},
   callable = {"a function, or an object that is called as one", callable},
-  dim = {"an integer", any_integer}, -- a dim from 1; ops check its range
+  dim = numbers.integer(), -- a dim from 1; ops check its range
   dims = {"a value", itself}, -- one dim or a list, which the op checks
-  integer = {"an integer", any_integer},
-  count = {"an integer of at least 1", integer(1)},
-  natural = {"an integer of at least 0", integer(0)},
+  integer = numbers.integer(),
+  count = numbers.integer(1),
+  natural = numbers.integer(0),
   positive = {"a number of at least 0", function(v) if type(v) == "number" and v >= 0 then return v end end},
   seconds = {"more than 0 seconds", function(v) if type(v) == "number" and v > 0 then return v end end,
     help = "number of seconds"},
-  scale = {"a number from 2^-126 to 2^126", scale},
-  probability = {"a number from 0 to 1", function(v) if type(v) == "number" and v * (1 - v) >= 0 then return v end end},
+  scale = numbers.finite(2 ^ -126, 2 ^ 126), -- losses are multiplied by it, gradients by its inverse, both in float32
+  probability = numbers.finite(0, 1),
   module = {"a module", function(v)
     local record = options.record(v)
     if record and record.is_module then return v end
+  end},
+  scalar = {"a number or a tensor of one element", function(v)
+    if core.is_tensor(v) and v:numel() == 1 then return tonumber(v:detach():double():item()) end
+    if type(v) == "number" then return v end
   end},
   generator = {"an lm.Generator", function(v) if core.is_generator(v) then return v end end},
   tensor = {"a tensor", function(v) if core.is_tensor(v) then return v end end},
@@ -233,8 +227,8 @@ local kinds = {
   any = {"a value", itself},
 }
 
--- Functions that make kinds of arguments from parameters, as in sizes(2, 1). A suffix [] makes a list: count[].
-local makers = {}
+-- Functions that make kinds of arguments from parameters, as in integer(0, 8). A suffix [] makes a list: count[].
+local makers = lists.copy(numbers)
 local function list_of(kind)
   local text = options.kind_text(kind)
   return {help = text and "list of " .. text:gsub("^[%w.]+", "%0s") or "list", read = function(who, name, list)
@@ -243,7 +237,7 @@ local function list_of(kind)
 end
 
 setmetatable(kinds, {__index = function(_, text)
-  local make, arguments = text:match "^([%a_][%w_]*)(%b())$"
+  local make, arguments = text:match "^([%a_][%w_]*)(%(?.*)$"
   local entry = text:match "^(.+)%[%]$"
   if entry then
     kinds[text] = list_of(entry)
@@ -254,19 +248,17 @@ setmetatable(kinds, {__index = function(_, text)
   return kinds[text]
 end})
 
---- Adds a kind of arguments: read(who, name, value) returns the value to use, or fails. `text` is its name in help.
---- Returns read.
+--- Adds a kind of arguments: read(who, name, value, ...) returns the value to use, or fails; the further arguments are
+--- the kind's parameters, at most three, such as 2 and 1 of sizes(2, 1). `text` is its name in help, or a function of
+--- the parameters that returns it. Returns read.
 function options.kind(name, text, read)
-  kinds[name] = {help = text, read = read}
-  return read
-end
-
---- Adds kinds with parameters, such as sizes(2, 1): make(2, 1) returns the kind's text in help, and its read.
-function options.kinds(name, make)
+  kinds[name] = nil
   makers[name] = function(...)
-    local text, read = make(...)
-    return {help = text, read = read}
+    local a, b, c = ...
+    return {help = type(text) == "string" and text or text(...), read = a == nil and b == nil and read
+      or function(who, argument, v) return read(who, argument, v, a, b, c) end}
   end
+  return read
 end
 
 --- Returns true if a kind converts values, so that a default must be converted too.
@@ -283,14 +275,15 @@ function options.arg(who, name, value, kind)
   if type(kind) == "function" then return kind(who, name, value) end
   local known = kinds[kind]
   if not known then
-    fail("%s: %s: unknown kind of option %s; kinds are %s", who, name, describe(kind),
-      table.concat(lists.sorted_keys(kinds, function(_, row) return not row.read end), ", "))
+    local names = lists.sorted_keys(kinds, function(each, row) return not row.read and not each:find "%W" end)
+    fail("%s: %s: unknown kind of option %s; kinds are %s", who, name, describe(kind), table.concat(names, ", "))
   end
   if known.read then return known.read(who, name, value) end
   if value == nil then options.absent(who, name, known[1]) end
   local checked = known[2](value, who, name)
   if checked == nil then
     local large = type(value) == "number" and math.abs(value) >= 2 ^ 53 and known[1]:find "^an integer"
+      and not known[1]:find " to "
     options.must_be(who, name, known[1] .. (large and " and less than 2^53" or ""), value)
   end
   return checked
@@ -298,7 +291,7 @@ end
 
 --- Returns a list after checking that each entry is of a kind; an error names the entry.
 function options.entries(who, name, list, kind)
-  for i, each in ipairs(options.list(who, name, list)) do options.arg(who, ("%s[%d]"):format(name, i), each, kind) end
+  for i = 1, #options.list(who, name, list) do options.arg(who, ("%s[%d]"):format(name, i), list[i], kind) end
   return list
 end
 
@@ -319,16 +312,18 @@ function options.unknown(who, key, names)
   local theirs = load_module("luminary.help.pytorch_names").options[key]
   if theirs then fail("%s: unknown option '%s'; %s", who, key, theirs) end
   local near = type(key) == "string" and core.nearest(key, names)
-  key = brief(tostring(key))
+  key = on_one_line(tostring(key), 200)
   if near then fail("%s: unknown option '%s'; did you mean '%s'?", who, key, near) end
   if #names == 0 then fail("%s: unknown option '%s'; it has no options", who, key) end
   fail("%s: unknown option '%s'; options are %s", who, key, table.concat(names, ", "))
 end
 
---- Checks a table of options. `spec` has a row for each: `stride = {"pair", {1, 1}}` is its kind and default (nil:
---- none; with a third value `true`, `false` means "none"). Returns a new table of all options. `first` names the option
---- that PyTorch would take as the next positional argument, for the message.
+--- Checks a table of options, which a signature declares: "{stride: pair = {1, 1}}". If they are computed, `spec` has a
+--- row for each: `stride = {"pair", {1, 1}}` is its kind and default (nil: none; with a third value `true`, `false`
+--- means "none"). Returns a new table of all options. `first` names the option that PyTorch would take as the next
+--- positional argument, for the message; by default it is a signature's first.
 function options.check(who, given, spec, first)
+  if type(spec) == "string" then spec, first = load_module("luminary.base.signature").spec(spec) end
   if options.is_report(given) then given = nil end
   if given ~= nil and not is_plain(given) then
     if first and not core.is_tensor(given) and type(given) ~= "table" then

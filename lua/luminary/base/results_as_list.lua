@@ -26,9 +26,9 @@ function results_as_list.of_sample(who, ...)
   return value
 end
 
---- Returns the value that a set's function of that name, such as "transform", makes of a value; the value itself if the
---- set has none.
-function results_as_list.by(set, name, value)
+--- Calls set[name], a function such as a data set's `transform`, with a value and returns its results; without such a
+--- function returns the value.
+function results_as_list.apply(set, name, value)
   if not set[name] then return value end
   return results_as_list.of_sample(name, set[name](value))
 end

@@ -37,7 +37,7 @@ Signature.__index = Signature
 local function blank(s) return ("_"):rep(#s) end
 
 -- Splits a text at a character that is outside of quotes and brackets.
-local function cut(text, separator)
+local function split_outside_brackets(text, separator)
   local masked = text:gsub('"[^"]*"', blank):gsub("%b()", blank):gsub("%b{}", blank)
   local parts, from = {}, 1
   while true do
@@ -51,7 +51,7 @@ end
 local function value_of_text(text) return assert(loadstring("return " .. text))() end
 
 local function choices_of(text)
-  local parts = cut(text, "|")
+  local parts = split_outside_brackets(text, "|")
   if #parts == 1 and not text:find '^"' then return nil end
   for i, part in ipairs(parts) do parts[i] = value_of_text(part) end
   return parts
@@ -73,9 +73,9 @@ local function set_default(row, text, rows)
 end
 
 -- Returns the row of an argument: {name, kind, default, optional, none, lacks, named, from, says}. kind is a name of
--- options.kinds or a list of choices.
+-- options.kind or a list of choices.
 local function row_of(text, rows, optional, named)
-  local head, default = unpack(cut(text, "="))
+  local head, default = unpack(split_outside_brackets(text, "="))
   local name, kind = head:match "^([%a_][%w_]*)%s*:?%s*(.-)$"
   local row = {name, optional = optional, named = named}
   if kind == "lacks" then
@@ -98,11 +98,11 @@ local function parse(text)
   if not list then error(("malformed signature '%s'"):format(text)) end
   local parsed = setmetatable({who = who ~= "" and who or nil, rows = {index = {}}}, Signature)
   local rows, named = parsed.rows, nil
-  local function add(items, optional)
-    for _, item in ipairs(cut(items, ",")) do
+  local function add_parameters(items, optional)
+    for _, item in ipairs(split_outside_brackets(items, ",")) do
       if item:find "^{" then
         parsed.in_table, parsed.n_required = true, #rows
-        add(item:sub(2, -2), true)
+        add_parameters(item:sub(2, -2), true)
       elseif item == "*" then
         named = true
       elseif item ~= "" then
@@ -111,7 +111,7 @@ local function parse(text)
       end
     end
   end
-  add(list:sub(2, -2))
+  add_parameters(list:sub(2, -2))
   parsed.n_required = parsed.n_required or #rows
   parsed.max_count = #rows
   while parsed.max_count > 0 and rows[parsed.max_count].named do parsed.max_count = parsed.max_count - 1 end
@@ -128,6 +128,18 @@ function signature.parse(text) return parsed_texts[text] end
 
 --- Returns the checked arguments of a call; see Signature:read.
 function signature.read(text, who, ...) return parsed_texts[text]:read(who, ...) end
+
+local specs = setmetatable({}, {__index = function(t, items)
+  local rows, spec = signature.parse("(" .. items .. ")").rows, {}
+  for _, row in ipairs(rows) do
+    if not row.lacks then spec[row[1]] = {row[2], row[3], row.none} end
+  end
+  t[items] = {spec, rows[1][1]}
+  return t[items]
+end})
+
+--- Returns a signature's options, "{lr: positive = 0.001}", as rows for options.check, and the name of the first.
+function signature.spec(items) return unpack(specs[items]) end
 
 -- ---- reading a call
 
@@ -147,9 +159,7 @@ local function unknown(who, key, rows)
   options.unknown(who, key, (is_near or named[1] == nil) and all or named)
 end
 
-local function is_optional(row)
-  return row.optional or row[3] ~= nil or row.from ~= nil or row.lacks ~= nil
-end
+local function is_optional(row) return row.optional or row[3] ~= nil or row.from ~= nil or row.lacks ~= nil end
 
 local of_tables = {any = true, list = true, table = true}
 
@@ -175,7 +185,7 @@ local function check_names(who, rows, named, n)
   end
 end
 
-local function checked(who, row, value, rows)
+local function checked_argument(who, row, value, rows)
   if row.unchecked then
     local code = type(value) == "table" and options.stands_for_code(value)
     if code and code.__library then options.must_be(who, row[1], "a value", value) end
@@ -259,7 +269,7 @@ local function compiled(parsed, head, tail, how)
     LEVEL = how.level or "1",
   }):gsub(", %)", ")")
   local chunk = setfenv(assert(loadstring(code, source)), getfenv(1)) -- the globals of this file, not of the thread
-  return chunk(parsed, rows, how.f, how.called, checked, core.check_ported_dim, positions, parsed.who)
+  return chunk(parsed, rows, how.f, how.called, checked_argument, core.check_ported_dim, positions, parsed.who)
 end
 
 -- ---- calls without a function of their own
@@ -365,7 +375,7 @@ local function row_text(row) return row[1] .. (row.says and " = " .. row.says or
 --- Returns a call's arguments as help shows them, "x, dim [, {keepdim = false}]", from row `first` on.
 function Signature:call(first)
   local text, named = "", {}
-  local function add(part, optional)
+  local function add_parameter_text(part, optional)
     if text ~= "" then part = ", " .. part end
     if optional then part = (text ~= "" and " [" or "[") .. part .. "]" end
     text = text .. part
@@ -373,12 +383,12 @@ function Signature:call(first)
   for i = first or 1, #self.rows do
     local row = self.rows[i]
     if i <= self.n_required then
-      add(row_text(row), not row.unchecked and is_optional(row))
+      add_parameter_text(row_text(row), not row.unchecked and is_optional(row))
     elseif not row.lacks then
       named[#named + 1] = row_text(row)
     end
   end
-  if #named > 0 then add("{" .. table.concat(named, ", ") .. "}", true) end
+  if #named > 0 then add_parameter_text("{" .. table.concat(named, ", ") .. "}", true) end
   return text
 end
 

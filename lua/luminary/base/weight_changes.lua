@@ -7,15 +7,6 @@ local options = require "luminary.base.options"
 local fail = options.fail
 local changes = {}
 
---- The rows of these options, for options.check.
-changes.options = {device = {"any"}, dtype = {"string"}, rename = {"any"}}
-
---- Adds the rows of changes.options to `rows`, which it returns.
-function changes.with(rows)
-  for name, row in pairs(changes.options) do rows[name] = row end
-  return rows
-end
-
 -- Returns a list of {pattern, replacement}: list entries in order, then named ones, longest first, then alphabetically.
 local function rules_of(who, rename)
   local rules = {}
@@ -41,7 +32,7 @@ local function rules_of(who, rename)
   return rules
 end
 
-local function by_rules(who, name, rules)
+local function renamed_by_rules(who, name, rules)
   for _, rule in ipairs(rules) do
     local pattern, replacement = unpack(rule)
     local ok, result = pcall(string.gsub, name, pattern, replacement or "")
@@ -74,7 +65,7 @@ function changes.renamed(who, dict, rename)
   table.sort(names)
   for _, name in ipairs(names) do
     local new
-    if rules then new = by_rules(who, name, rules) else new = rename(name) end
+    if rules then new = renamed_by_rules(who, name, rules) else new = rename(name) end
     if new and type(new) ~= "string" then
       options.must_be(who, ("rename: the result for '%s'"):format(truncate_text(name, 100)), "a string or nil", new)
     elseif new and out[new] ~= nil then

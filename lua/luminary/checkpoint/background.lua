@@ -48,20 +48,20 @@ local function error_here(pending)
   return first ~= "" and first or nil
 end
 
-local function close(pending)
+local function close_writes(pending)
   for _, write in ipairs(pending.writes) do core.background_write_close(write) end
   pending.writes = {}
   if running == pending then running = nil end
 end
 
-local function raise(who, pending, problem)
+local function raise_write_error(who, pending, problem)
   if not problem then return end
   options.fail("%s: the save of '%s' in the background failed: %s", who, options.shown_path(pending.path), problem)
 end
 
 -- Completes, on rank 0, parts that all ranks have written and none completed. No rank has looked up others' names
 -- before. Fails for shards in other folders: such a file would be saved at each step, and never load.
-local function complete(who, pending)
+local function complete_sharded_checkpoint(who, pending)
   if rank_and_size() > 0 then return end
   local folder, shards = files.folder_of(pending.path), pending.shards
   for r, name in ipairs(shards.names) do
@@ -85,29 +85,29 @@ function background.abandon(pending)
     if ok and is_free then require("os").remove(files.folder_of(path) .. shards.names[rank_and_size() + 1]) end
     if ok then pcall(ranks.gather) end -- the error may end a rank's program, which ends the others' collectives
   end
-  close(pending)
+  close_writes(pending)
 end
 
-local function finish(who, pending)
+local function finish_background_save(who, pending)
   if pending.shards and pending.writes[1] and select(2, rank_and_size()) == pending.size then
     local ok, problem = pcall(function()
-      ranks.attempt(who, function() raise(who, pending, error_here(pending)) end)
-      ranks.attempt(who, function() complete(who, pending) end)
+      ranks.attempt(who, function() raise_write_error(who, pending, error_here(pending)) end)
+      ranks.attempt(who, function() complete_sharded_checkpoint(who, pending) end)
     end)
     if not ok then
       background.abandon(pending)
       error(problem, 0)
     end
-    close(pending)
+    close_writes(pending)
   else -- a save without shards, or by another number of ranks
     local problem = error_here(pending)
-    close(pending)
-    raise(who, pending, problem)
+    close_writes(pending)
+    raise_write_error(who, pending, problem)
   end
 end
 
 --- Waits for the end of the save; raises its error once. All ranks call it for a save with shards.
-function Pending:wait() finish("PendingSave:wait", self) end
+function Pending:wait() finish_background_save("PendingSave:wait", self) end
 
 function Pending:repr() return ("PendingSave('%s'%s)"):format(self.path, self:is_done() and ", done" or "") end
 
@@ -124,7 +124,7 @@ end
 --- and all raise.
 function background.finish(who, pending)
   pending = pending or running
-  if pending then finish(who, pending) end
+  if pending then finish_background_save(who, pending) end
 end
 
 --- Waits for the save in progress in a call of one rank alone: if it has shards, only until this rank has written its

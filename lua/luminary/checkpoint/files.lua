@@ -66,9 +66,9 @@ local function has_state(v) return core.is_generator(v) or class.has(v, "state_d
 -- the objects. path, the keys with dots between, identifies an object's states by rank and shards. to_load: tensors are
 -- objects too, and parts that can neither be updated nor compared with a file are an error.
 local function replace_objects(who, tree, each, to_load)
-  local copies, taken, keys, shards = {}, {}, {}, package.loaded["luminary.nn.parallel.shards"]
+  local copies, taken, keys, placement = {}, {}, {}, package.loaded["luminary.nn.parallel.placement"]
   local function walk(value)
-    if shards and not to_load and core.is_tensor(value) and shards.is_part(value) then
+    if placement and not to_load and core.is_tensor(value) and placement.is_part(value) then
       fail("%s: %s is one rank's part of a sharded tensor; pass the module or optimizer itself, not its state_dict",
         who, file_format.shown_path(keys, "parts"))
     end
@@ -96,7 +96,7 @@ local function replace_objects(who, tree, each, to_load)
     end
     return copies[value]
   end
-  walk = interpreted(walk) -- LuaJIT miscompiles it, see Description.table (file_formats/checkpoint.lua)
+  walk = interpreted(walk)
   return walk(tree)
 end
 
@@ -115,9 +115,9 @@ end
 
 --- Returns the names of the parameters of each optimizer in parts, lists by path, as far as all ranks know them.
 function files.orders_of(who, parts, to_load)
-  local orders, shards = {}, package.loaded["luminary.nn.parallel.shards"]
+  local orders, placement = {}, package.loaded["luminary.nn.parallel.placement"]
   replace_objects(who, parts, function(object, path)
-    orders[path] = shards and class.has(object, "all_parameters") and shards.names_of(object) or nil
+    orders[path] = placement and class.has(object, "all_parameters") and placement.names_of(object) or nil
   end, to_load)
   return orders
 end
@@ -327,10 +327,10 @@ local function value_at(tree, keys)
 end
 
 -- Returns an iterator over an object's states in all shards. Its argument is nil, or the object's parameters as
--- shards.has_common takes them: then a shard that has none of their elements is not read, and its tensors have no
+-- placement.has_common takes them: then a shard that has none of their elements is not read, and its tensors have no
 -- values. Each other shard is mapped, and released before the next.
 local function each_shard(file, part)
-  local i, shards = 0, load_module "luminary.nn.parallel.shards"
+  local i, placement = 0, load_module "luminary.nn.parallel.placement"
   local function check(state)
     if options.is_plain(state) then return state end
     options.malformed_file(shard_path(file, i), "shard of a checkpoint", "it has no '%s'", part)
@@ -340,7 +340,7 @@ local function each_shard(file, part)
     if file.about.shards[i] == nil then return nil end
     local outline = file.outlines[i][part]
     outline = check(outline and ranks.from_outline(outline))
-    if own and not shards.has_common(own, outline) then return outline end
+    if own and not placement.has_common(own, outline) then return outline end
     local loaded = formats.load(shard_path(file, i), {mmap = true})
     check_shard(file, i, loaded.metadata)
     return check(options.is_plain(loaded.value) and loaded.value[part])
@@ -359,13 +359,13 @@ local function sharded_parts(file) return file.outlines[1] or {} end
 
 --- Adds the complete states of the objects that ranks saved in shards to the value of a file of files.read.
 function files.join_shards(file)
-  local shards = load_module "luminary.nn.parallel.shards"
+  local placement = load_module "luminary.nn.parallel.placement"
   for _, path in ipairs(options.sorted_keys(sharded_parts(file))) do
     local at, name = file.value, tostring(path)
     while options.is_plain(at[name:match "^[^.]*"]) do -- tables of parts are in the file, without their objects
       at, name = at[name:match "^[^.]*"], name:match "%.(.*)$"
     end
-    at[tonumber(name) or name] = shards.joined(each_shard(file, path))
+    at[tonumber(name) or name] = placement.joined(each_shard(file, path))
   end
 end
 

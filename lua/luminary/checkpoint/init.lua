@@ -11,7 +11,7 @@ local checkpoint = {}
 --- checkpoint.save(path, parts [, {async = false}]): Saves the states of a table of objects, and its plain values, to a
 --- file. All ranks call it; rank 0 writes.
 function checkpoint.save(path, parts, opts)
-  opts = options.check("checkpoint.save", opts, {async = {"boolean", false}})
+  opts = options.check("checkpoint.save", opts, "{async = false}")
   return save("checkpoint.save", path, parts, opts.async)
 end
 
@@ -19,7 +19,7 @@ end
 --- parts each rank may read alone. Returns the table that was saved, with these objects instead of their states.
 function checkpoint.load(path, parts, opts)
   local who = "checkpoint.load"
-  opts = options.check(who, opts, {strict = {"boolean", true}})
+  opts = options.check(who, opts, "{strict = true}")
   files.check_text(who, "path", path)
   if parts ~= nil then
     files.check_parts(who, parts)

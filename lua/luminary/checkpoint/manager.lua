@@ -89,7 +89,7 @@ local function metric_of(self, step)
 end
 
 -- Returns the steps that have the metric, the best first; of equal ones the newest first.
-local function by_metric(self)
+local function steps_by_metric(self)
   local steps, values = {}, {}
   for _, step in ipairs(self.metric and self:steps() or {}) do
     values[step] = metric_of(self, step)
@@ -112,7 +112,7 @@ end
 --- Returns the path of the best checkpoint by the manager's metric; nil without one.
 function Manager:best()
   background.finish_here "Manager:best"
-  local step = by_metric(self)[1]
+  local step = steps_by_metric(self)[1]
   return step and self:path(step)
 end
 
@@ -121,7 +121,7 @@ end
 local function prune(self, newest)
   local stays, steps = {[newest] = true}, self:steps()
   for i = math.max(1, #steps - self.keep_last + 1), #steps do stays[steps[i]] = true end
-  local best = self.keep_best > 0 and by_metric(self) or {}
+  local best = self.keep_best > 0 and steps_by_metric(self) or {}
   for i = 1, math.min(self.keep_best, #best) do stays[best[i]] = true end
   for _, step in ipairs(steps) do
     if not stays[step] then
@@ -201,7 +201,7 @@ end
 --- warns of newer ones. All ranks call it. Returns the saved table, with `step`; nil if no rank finds any.
 function Manager:load(parts, opts)
   if parts ~= nil then options.arg("Manager:load", "parts", parts, "table") end
-  opts = options.check("Manager:load", opts, {strict = {"boolean", true}})
+  opts = options.check("Manager:load", opts, "{strict = true}")
   local by_rank = ranks.gather_from("Manager:load", function()
     background.finish "Manager:load"
     return {steps = self:steps(), dir = self.dir, orders = files.orders_of("Manager:load", parts or {}, true)}

@@ -1,68 +1,22 @@
 --- Gathers values and errors of all ranks for checkpoints. With one rank it does not communicate.
 local core = require "luminary.core"
-local interpreted = require "luminary.base.interpreted"
 local options = require "luminary.base.options"
 local load_module = require "luminary.base.load_module"
 local rank_and_size = require "luminary.base.rank_and_size"
-local ffi = require "ffi"
 
 local ranks = {}
 
-local item_bytes -- bytes of an element by dtype, loaded at first use
-
--- Converts tensors and 64-bit integers to plain tables, since objects sent between ranks lack them: every table is
--- wrapped in a field. A table that occurs twice is converted once. is_outline: tensors lose their elements.
-local function packed(value, seen, is_outline)
-  if seen[value] then return seen[value] end
-  if core.is_tensor(value) then
-    seen[value] = {dtype = value.dtype, shape = {unpack(value.shape)}}
-    if is_outline then return seen[value] end
-    local t = value:detach():cpu():contiguous()
-    local n = t:numel() * item_bytes[t.dtype]
-    seen[value].bytes = n > 0 and ffi.string(t:data_ptr(), n) or ""
-    return seen[value]
-  elseif type(value) == "cdata" then
-    return {high = tonumber(bit.rshift(value, 32)), low = tonumber(bit.band(value, 0xffffffffLL))}
-  elseif type(value) == "table" then
-    local fields = {}
-    seen[value] = {fields = fields}
-    for key, each in pairs(value) do fields[key] = packed(each, seen, is_outline) end
-    return seen[value]
-  end
-  return value
-end
-
-local function unpacked(value, seen)
-  if type(value) ~= "table" then return value end
-  if value.high then return bit.bor(bit.lshift(ffi.cast("int64_t", value.high), 32), ffi.cast("int64_t", value.low)) end
-  if seen[value] then return seen[value] end
-  if value.fields then
-    local t = {}
-    seen[value] = t
-    for key, each in pairs(value.fields) do t[key] = unpacked(each, seen) end
-    return t
-  end
-  if not value.bytes then return core.ops.zeros({}, {dtype = value.dtype, device = "cpu"}):expand(value.shape) end
-  local stride, size = {}, 1
-  for i = #value.shape, 1, -1 do stride[i], size = size, size * value.shape[i] end
-  if size == 0 then return core.ops.empty(value.shape, {dtype = value.dtype, device = "cpu"}) end
-  seen[value] = core.view_as(core.bytes_tensor(value.bytes), value.dtype, value.shape, stride, 0)
-  return seen[value]
-end
-
--- These recursions are like that of Description (file_formats/checkpoint.lua), which LuaJIT compiles wrongly at times.
-packed = interpreted(packed)
-unpacked = interpreted(unpacked)
-
 --- Returns a string of a value, in which its tensors have a dtype and a shape and no elements.
 function ranks.outline(value)
-  return (load_module("luminary.mp.serialization").encode("load", packed(value, {}, true), {plain = "value"}))
+  return (load_module("luminary.mp.serialization").encode("load", value, {plain = "value"}))
 end
 
---- Returns the value of ranks.outline, with tensors whose elements share memory.
-function ranks.from_outline(text)
-  return unpacked(load_module("luminary.mp.serialization").decode(text, {}, {}, true), {})
-end
+local zeros = {
+  tensor = function(_, dtype, shape) return core.ops.zeros({}, {dtype = dtype, device = "cpu"}):expand(shape) end,
+}
+
+--- Inverts ranks.outline. Tensors have its dtypes and shapes; all elements of one are the same zero in memory.
+function ranks.from_outline(text) return load_module("luminary.mp.serialization").decode(text, {}, {}, zeros) end
 
 -- Raises another rank's error.
 local function fail_for(who, rank, problem)
@@ -74,10 +28,7 @@ end
 --- Returns the values of all ranks, a list.
 function ranks.gather(value)
   if select(2, rank_and_size()) == 1 then return {value} end
-  item_bytes = item_bytes or load_module("luminary.file_formats.source").item_bytes
-  local list = load_module("luminary.distributed").all_gather_object({}, packed(value, {}))
-  for i, each in ipairs(list) do list[i] = unpacked(each, {}) end
-  return list
+  return load_module("luminary.distributed").all_gather_object({}, value)
 end
 
 --- Returns rank 0's result of f(); if it fails there, all ranks raise.

@@ -1,30 +1,14 @@
 --- Parses options of a command: `--name value`, `--name=value`, `--flag`; dashes and underscores are equivalent.
 local lists = require "luminary.base.lists"
+local numbers = require "luminary.base.number_kinds"
 
 local flags = {}
 
-local function whole(least, most)
-  return function(text)
-    local number = tonumber(text)
-    return number and number % 1 == 0 and number >= least and number <= most and number or nil
-  end
-end
-
-local function finite(least)
-  return function(text)
-    local number = tonumber(text)
-    return number and number >= least and number < math.huge and number or nil
-  end
-end
-
--- Each kind has a name for messages, and a function that returns the value of a text, or nil to refuse it.
+-- Kinds in addition to texts and flags: a name for messages, and a function that returns the number, or nil.
 local kinds = {
-  text = {"a value", function(text) return text end},
-  count = {"an integer of at least 1", whole(1, 2 ^ 31)},
-  natural = {"an integer of at least 0", whole(0, 2 ^ 31)},
-  number = {"a number of at least 0", finite(0)},
-  positive = {"a number above 0", finite(2 ^ -1074)},
-  port = {"a port from 0 to 65535", whole(0, 65535)},
+  count = {"an integer of at least 1", numbers.integer(1, 2 ^ 31)[2]},
+  natural = {"an integer of at least 0", numbers.integer(0, 2 ^ 31)[2]}, number = numbers.finite(0),
+  port = {"a port from 0 to 65535", numbers.integer(0, 65535)[2]}, positive = numbers.above(0),
 }
 
 local function unknown(given, rows)
@@ -129,10 +113,9 @@ function flags.parse(args, first, rows, words)
         value = args[i]
       end
       if not value then return nil, given .. " requires a value" end
-      values[name] = kinds[row[1]][2](value)
-      if values[name] == nil then
-        return nil, ("%s must be %s, got '%s'"):format(given, kinds[row[1]][1], value)
-      end
+      local kind = kinds[row[1]]
+      if row[1] ~= "text" then values[name] = kind[2](tonumber(value)) else values[name] = value end
+      if values[name] == nil then return nil, ("%s must be %s, got '%s'"):format(given, kind[1], value) end
     end
     i = i + 1
   end

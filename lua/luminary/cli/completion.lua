@@ -40,7 +40,7 @@ local function each_table(t, visit)
 end
 
 -- Calls visit(name, value) for each name of a table and of the tables behind it.
-local function each(t, visit)
+local function each_name(t, visit)
   each_table(t, function(names)
     for name, value in next, names do visit(name, value) end
   end)
@@ -100,7 +100,7 @@ local function members(value, separator, offer)
   local methods_only = separator == ":"
   if core.is_tensor(value) then return offer_of_tensors(methods_only and core.methods or core.tensor_fields, offer) end
   local names, is_object = names_of(value)
-  each(names, function(name, v)
+  each_name(names, function(name, v)
     local called = type(v) == "function"
     if methods_only and (called or is_called(v)) or not methods_only and not (is_object and called) then offer(name) end
   end)
@@ -201,7 +201,7 @@ function complete.words(before, globals, typed)
   if word == "" and not find(rest, "%S") then return {"  "} end -- at the start of a line Tab indents
   local asks, path, separator = find(before, "^%s*%?") ~= nil, match(rest, "^(.*[^%.:])([%.:])$")
   local found, list = {}, {}
-  local function offer(name)
+  local function offer_name(name)
     if type(name) == "string" and sub(name, 1, #word) == word and find(name, "^[%a_][%w_]*$") and not found[name]
       and name ~= "super" and (sub(name, 1, 1) ~= "_" or sub(word, 1, 1) == "_") then
       found[name] = true
@@ -210,7 +210,7 @@ function complete.words(before, globals, typed)
   end
   local call, inside
   if open then call, inside = options_call(before, open) end
-  if call then offer_options(call, inside, globals, offer) end
+  if call then offer_options(call, inside, globals, offer_name) end
   if list[1] then -- options exclude other names
     sort(list)
     return list
@@ -219,16 +219,16 @@ function complete.words(before, globals, typed)
     local value = complete.value(path, globals)
     if value == nil and asks then value = help.class(match(path, "[%w_]+$")) end
     if value ~= nil then
-      members(value, separator, offer)
+      members(value, separator, offer_name)
     elseif separator == ":" and find(path, "%)$") then -- most calls return tensors
-      offer_of_tensors(core.methods, offer)
+      offer_of_tensors(core.methods, offer_name)
     end
   elseif not find(rest, "%d$") then
-    each(globals, offer)
+    each_name(globals, offer_name)
     if asks then
-      for _, name in ipairs(help.words()) do offer(name) end
+      for _, name in ipairs(help.words()) do offer_name(name) end
     else
-      for name in next, KEYWORDS do offer(name) end
+      for name in next, KEYWORDS do offer_name(name) end
     end
   end
   sort(list)

@@ -34,7 +34,7 @@ local STOP = {
 
 --- Opens the node. options: {endpoints, least, most, nproc, script, node_timeout, join_timeout, max_restarts, grace,
 --- port}; script: its name without folders; port: where rank 0 listens, nil: a free one.
-local function open(supervisor, out, secret, options)
+local function open_node(supervisor, out, secret, options)
   local token = secret.id and secret.token and secret.id .. "\n" .. secret.token or secret.token
   local self = setmetatable({
     supervisor = supervisor, out = out, options = options, links = core.node_links(secret.job, token),
@@ -63,7 +63,7 @@ local function drop_all(self, field)
 end
 
 -- Begins the search for a head; stops the ranks, if they run.
-local function search(self, why)
+local function search_for_head(self, why)
   if self.starts then self.stop = STOP.lost end
   self.role, self.head, self.joined, self.members, self.active = "searching", nil, false, nil, nil
   self.searches_since, self.waits_since, self.tries = core.time(), core.time(), {}
@@ -134,7 +134,7 @@ local function lose_member(self, link, why)
   end
 end
 
-local function finish(self, code, text)
+local function finish_job(self, code, text)
   self.is_finished = true
   for _, member in ipairs(self.members) do send(self, member.link, {kind = "over", code = code, text = text}) end
 end
@@ -157,10 +157,10 @@ local function end_round(self)
   local spoiled = lists.find(self.active, function(each) return each.lost or each.result.result == "preempted" end)
   local failure = self.stopping ~= "joined" and not spoiled and first_failure(self.active)
   self.active, self.stopping, self.news = nil, nil, nil
-  if all_done then return finish(self, 0) end
+  if all_done then return finish_job(self, 0) end
   if not failure then return end
   local line = failure.text
-  if self.failures >= self.options.max_restarts then return finish(self, failure.code, line) end
+  if self.failures >= self.options.max_restarts then return finish_job(self, failure.code, line) end
   self.failures = self.failures + 1
   self.news = ("%s; restart %d of %d"):format(line, self.failures, self.options.max_restarts)
 end
@@ -208,7 +208,7 @@ local function nodes_to_start(self, now)
   return now - self.ready_at >= GATHER and settled >= self.options.least and settled or nil
 end
 
-local function lead(self, now)
+local function lead_job(self, now)
   if not self.starts and not found_member(self, 0) then
     table.insert(self.members, 1, {link = 0, nproc = self.options.nproc, host = hostname() or "?", since = 0})
   end
@@ -225,7 +225,7 @@ local function lead(self, now)
   if n then
     start_round(self, n)
   elseif #self.members < self.options.least and now - self.waits_since > self.options.join_timeout then
-    finish(self, 1, ("%d of at least %d nodes joined within %g s"):format(#self.members, self.options.least,
+    finish_job(self, 1, ("%d of at least %d nodes joined within %g s"):format(#self.members, self.options.least,
       self.options.join_timeout))
   end
 end
@@ -241,7 +241,7 @@ local function step_down(self)
   drop_all(self, "heard")
   drop_all(self, "queries")
   self.inbox = {}
-  search(self, "another node is the head of the job")
+  search_for_head(self, "another node is the head of the job")
 end
 
 local to_head = {}
@@ -302,7 +302,7 @@ local NUMBERS = {
 local TEXTS = {join = {"host", "script"}, result = {"result"}, start = {"address"}, stop = {"why"}}
 
 -- Parses a message; nil if it is malformed.
-local function read(text)
+local function parse_message(text)
   local ok, message = pcall(core.json_decode, text)
   local numbers = ok and type(message) == "table" and NUMBERS[message.kind]
   if not numbers then return nil end
@@ -311,7 +311,7 @@ local function read(text)
   return is_valid and message or nil
 end
 
-local function receive(self, link, message)
+local function receive_message(self, link, message)
   if not message then
     self.links:drop(link)
     self.heard[link] = nil
@@ -341,7 +341,7 @@ end
 
 function on.message(self, link, text)
   self.heard[link] = core.time()
-  receive(self, link, read(text))
+  receive_message(self, link, parse_message(text))
 end
 
 function on.closed(self, link, why)
@@ -355,7 +355,7 @@ function on.closed(self, link, why)
   if self.role == "head" then
     lose_member(self, link, "left or was lost")
   elseif link == self.head and not self.over then
-    search(self, "the head of the job left or was lost")
+    search_for_head(self, "the head of the job left or was lost")
   end
 end
 
@@ -367,7 +367,7 @@ local function check_silent(self, now)
       if self.role == "head" then
         lose_member(self, link, ("is silent for %g s"):format(self.options.node_timeout))
       elseif link == self.head then
-        search(self, ("the head of the job is silent for %g s"):format(self.options.node_timeout))
+        search_for_head(self, ("the head of the job is silent for %g s"):format(self.options.node_timeout))
       end
     end
   end
@@ -383,7 +383,7 @@ function Nodes:serve()
   local now = core.time()
   check_silent(self, now)
   if self.role == "searching" then keep_searching(self, now) end
-  if self.role == "head" and not self.is_finished then lead(self, now) end
+  if self.role == "head" and not self.is_finished then lead_job(self, now) end
   if self.role == "member" and not self.starts and not self.joined then
     self.joined = true
     send(self, self.head, {
@@ -395,7 +395,7 @@ function Nodes:serve()
     self.alive_at = now + self.options.node_timeout / 6
     for each in pairs(self.heard) do send(self, each, {kind = "alive"}) end
   end
-  while self.inbox[1] do receive(self, 0, table.remove(self.inbox, 1)) end
+  while self.inbox[1] do receive_message(self, 0, table.remove(self.inbox, 1)) end
   return self.stop
 end
 
@@ -450,4 +450,4 @@ function Nodes:close()
   self.links:close()
 end
 
-return {open = open}
+return {open = open_node}

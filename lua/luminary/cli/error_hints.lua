@@ -22,7 +22,7 @@ hints.texts = {}
 local slices = "slices are tables: x[{{1, 2}}] is Python's x[0:2], x[{{}, {1, 2}}] is x[:, 0:2]"
 local steps = "slices are tables: x[{{1, -1, 2}}] is Python's x[::2]"
 local equality = "== of tensors is whether both are the same object: x:eq(y) compares their elements"
-local python = require "luminary.help.python_names"
+local python = require "luminary.help.names_page" "Python"
 local constants = python.None
 local pairs_of_table = "for name, value in pairs(t) do … end walks a table"
 local rows_of_tensor = "a tensor is walked by its first dim: for i = 1, #x do local row = x[i] … end"
@@ -53,7 +53,7 @@ function hints.block(line)
   return blocks[word] and not is_lua and statements[word] or nil
 end
 
--- Globals that PyTorch programs expect; Python's are in help/python_names.lua.
+-- Globals that PyTorch programs expect; Python's are in help/pytorch_names.md.
 local globals = {
   torch = 'local lm = require "luminary"; torch.ones is lm.ones', lm = 'local lm = require "luminary"',
   nn = "local nn = lm.nn", F = "local F = lm.nn.functional", optim = "local optim = lm.optim",
@@ -341,7 +341,7 @@ local function text_of(path)
   return require("luminary.core").file_kind(path) == "a regular file" and read_file(path, 1e6)
 end
 
--- Returns the position of the function that failed there, or of the script's innermost one, and its variables.
+-- Returns what debug.getinfo says of the function that runs there, or of the script's innermost one, and its variables.
 local function frame_of(path, number)
   for level = 1, 60 do
     local info = getinfo(level, "Sl")

@@ -76,7 +76,7 @@ local function own_words(record)
   return text .. "\n" .. traceback
 end
 
-local function describe(number, rank, witness)
+local function describe_cause(number, rank, witness)
   local lines = {}
   if rank then
     local host = hostname() or "this host"
@@ -121,7 +121,7 @@ function cause.of(ranks, stopped_by)
     return "the ranks did not end", 1, true
   end
   local code_of = rank and failed(rank) and rank or witness -- a rank that ended well, or never, has no code
-  return describe(number, rank, witness), code_of.code, rank ~= nil
+  return describe_cause(number, rank, witness), code_of.code, rank ~= nil
 end
 
 return cause

@@ -89,7 +89,7 @@ end
 cli.traceback = traceback
 
 -- Prints an uncaught error, and notifies the launcher and the other ranks of the job.
-local function report(trouble)
+local function report_uncaught_error(trouble)
   say(trouble)
   if package.loaded["luminary.core"] or os.getenv "LM_ERROR_FILE" or os.getenv "TORCHELASTIC_ERROR_FILE" then
     local message = match(trouble, "^(.-)\nstack traceback") or trouble
@@ -102,12 +102,12 @@ end
 -- Runs a chunk to its end; returns the exit status.
 local function run(chunk, problem, ...)
   if not chunk then
-    report(hinted(problem))
+    report_uncaught_error(hinted(problem))
     return 1
   end
   local arguments, n = {...}, select("#", ...)
   local ok, trouble = xpcall(function() return chunk(unpack(arguments, 1, n)) end, traceback)
-  if not ok then report(trouble) end
+  if not ok then report_uncaught_error(trouble) end
   return ok and 0 or 1
 end
 
@@ -193,6 +193,7 @@ function cli.main(args)
   if status ~= 0 or io.type(io.stdout) ~= "file" then return status end
   local flushed, why = io.stdout:flush()
   if flushed and ffi.C.lm_cli_ferror(io.stdout) == 0 then return status end
+  if flushed then why = io.stdout:setvbuf "no" and select(2, io.stdout:write "\n") end -- as an earlier write failed
   say("the output could not be written" .. (why and ": " .. why or ""))
   return 1
 end

@@ -56,7 +56,7 @@ function inspect.statistics(t)
 end
 
 -- Calls tell(path, text) for values other than tensors, in order; returns the tensors, each {path, value}.
-local function walk(value, tell)
+local function walk_values(value, tell)
   local tensors, seen = {}, {}
   local function look(v, path, depth)
     if core.is_tensor(v) then
@@ -105,13 +105,13 @@ local function show(path, quick, is_shard)
   local _, size = core.file_kind(file.path)
   print(("%s: %s, %s"):format(path, file.kind, bytes_text(file.lacking.bytes or size)))
   local printed = 0
-  local function tell(place, text)
+  local function print_value(place, text)
     if is_shard and place:find "%.shards%." then return end
     printed = printed + 1
     print((place == "" and "" or place .. " = ") .. text)
   end
-  local tensors = walk(file.value, tell)
-  walk({metadata = file.metadata}, tell)
+  local tensors = walk_values(file.value, print_value)
+  walk_values({metadata = file.metadata}, print_value)
   local rows = {quick and {"name", "dtype", "shape", "size"}
     or {"name", "dtype", "shape", "size", "least", "greatest", "mean", "deviation"}}
   local trains, trained, weights = file.lacking.trains, 0, 0

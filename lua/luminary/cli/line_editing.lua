@@ -82,7 +82,7 @@ end
 
 local held_by_c = {} -- values that the collector must not free
 
-local function keep(value)
+local function hold_for_c(value)
   held_by_c[#held_by_c + 1] = value
   return value
 end
@@ -100,11 +100,11 @@ local WORD_BREAKS = " \t\n\"\\'`@$><=;|&{(}).:,+-*/%^#~[]?!"
 
 local function use_completion(edit, complete)
   local list, at
-  local next_match = keep(ffi.cast("lm_match *", function()
+  local next_match = hold_for_c(ffi.cast("lm_match *", function()
     at = at + 1
     return list[at] and ffi.C.strdup(list[at]) or nil
   end))
-  edit.rl_attempted_completion_function = keep(ffi.cast("lm_complete *", function(word)
+  edit.rl_attempted_completion_function = hold_for_c(ffi.cast("lm_complete *", function(word)
     edit.rl_attempted_completion_over = 1 -- libedit's own completion would offer files everywhere
     local done, found = pcall(function()
       list, at = complete(before_cursor(edit), ffi.string(word)), 0
@@ -112,7 +112,7 @@ local function use_completion(edit, complete)
     end)
     return done and found or nil
   end))
-  edit.rl_basic_word_break_characters = keep(WORD_BREAKS)
+  edit.rl_basic_word_break_characters = hold_for_c(WORD_BREAKS)
   edit.rl_completion_append_character = 0
   edit.rl_completion_query_items = 1000
 end
@@ -131,7 +131,7 @@ local function by_libedit(complete)
     return nil
   end
   pcall(use_completion, edit, complete)
-  local function read(prompt)
+  local function read_line(prompt)
     ffi.errno(0)
     local text = edit.readline(prompt)
     if text == nil then
@@ -143,12 +143,12 @@ local function by_libedit(complete)
     ffi.C.free(text)
     return copy
   end
-  jit.off(read) -- C cannot call back from a compiled call
+  jit.off(read_line) -- C cannot call back from a compiled call
   local function remember(text)
     edit.add_history(text)
     if path then append_history(path, text) end
   end
-  return read, remember
+  return read_line, remember
 end
 
 --- Handles Ctrl-C: returns a function guarded(f, ...) in which Ctrl-C interrupts f as usual, and quiet(), after which

@@ -100,7 +100,7 @@ function mpirun.command(o, secret, words)
   return env, lists.append(argv, words)
 end
 
---- Replaces this process by that command; returns only if it fails, with the reason.
+--- Replaces this process by mpirun with the arguments argv; returns only if that fails, with the reason.
 function mpirun.exec(env, argv)
   for _, name in ipairs(FOREIGN) do core.setenv(name) end
   for _, each in ipairs(env) do core.setenv(each:match "^([^=]*)=(.*)$") end

@@ -131,7 +131,7 @@ Claim.__index = Claim
 local function system_error() return ffi.string(ffi.C.strerror(ffi.errno())) end
 
 -- Returns true; false if another process holds one of the bytes; nil and a message on errors. 0 bytes means to the end.
-local function lock(fd, first, count, kind)
+local function lock_node_number(fd, first, count, kind)
   local wanted = ffi.new("struct lm_cli_lock", {kind or F_WRLCK, 0, first, count, 0})
   if ffi.C.fcntl(fd, F_SETLK, wanted) == 0 then return true end
   if ffi.errno() == EACCES or ffi.errno() == EAGAIN then return false end
@@ -146,9 +146,9 @@ local function is_removed(fd)
 end
 
 -- Returns the requested number, or the first free one.
-local function take(fd, o)
+local function take_node_number(fd, o)
   for number = o["node-rank"] or 0, o["node-rank"] or o.nnodes - 1 do
-    local taken, problem = lock(fd, number, 1)
+    local taken, problem = lock_node_number(fd, number, 1)
     if taken then return number end
     -- Some network file systems have no locks; a node with a given number needs none.
     if problem and o["node-rank"] then return number end
@@ -175,7 +175,7 @@ local function is_ours(path)
   return kind == nil or kind == "a regular file" and bytes == 0
 end
 
-local function open(path)
+local function open_file(path)
   if not is_ours(path) then return nil, "it must be absent or empty" end
   local fd = above_stdio(ffi.C.open(path, OPEN, ffi.cast("int", 384))) -- 0600
   if fd < 0 then return nil, system_error() end
@@ -191,9 +191,9 @@ function meeting.claim(o)
   local fd, number, problem
   repeat
     if fd then ffi.C.close(fd) end
-    fd, problem = open(path)
+    fd, problem = open_file(path)
     if not fd then return nil, ("--rdzv file://%s: %s: %s"):format(o.file, path, problem) end
-    number, problem = take(fd, o)
+    number, problem = take_node_number(fd, o)
   until not is_removed(fd)
   if not number then
     ffi.C.close(fd)
@@ -204,8 +204,8 @@ function meeting.claim(o)
 end
 
 function Claim:leave()
-  lock(self.fd, 0, 0, F_UNLCK) -- first, so that the last of several nodes leaving at once sees no locks
-  if lock(self.fd, 0, 0) then ffi.C.unlink(self.path) end
+  lock_node_number(self.fd, 0, 0, F_UNLCK) -- first, so that the last of several nodes leaving at once sees no locks
+  if lock_node_number(self.fd, 0, 0) then ffi.C.unlink(self.path) end
   ffi.C.close(self.fd)
 end
 

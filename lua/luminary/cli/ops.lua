@@ -23,7 +23,7 @@ local function gradient(info)
   return info.gradient == "" and "none" or ("for %s, of any order"):format(info.gradient)
 end
 
-local function on(available)
+local function has_backend_text(available)
   if available == nil then return "no such backend is loaded here" end
   return available and "yes" or "no"
 end
@@ -33,20 +33,20 @@ function ops.of(name)
   local info = core.op_info(name)
   if not info then return nil end
   local lines = {op_text(name)}
-  local function add(what, text) lines[#lines + 1] = ("  %-10s %s"):format(what, text) end
-  add("kind", KINDS[info.kind] .. (info.kernel and info.kind ~= "kernel" and ", with a kernel of its own" or ""))
+  local function add_line(what, text) lines[#lines + 1] = ("  %-10s %s"):format(what, text) end
+  add_line("kind", KINDS[info.kind] .. (info.kernel and info.kind ~= "kernel" and ", with a kernel of its own" or ""))
   if info.takes then
-    add("dtypes", ("takes %s, returns %s"):format(
+    add_line("dtypes", ("takes %s, returns %s"):format(
       info.takes, RESULTS[info.result_dtype] or "that of " .. info.result_dtype))
   end
-  add("gradient", gradient(info))
-  add("autocast", CASTS[info.autocast])
-  add("CPU", on(info.cpu))
-  add("CUDA", on(info.cuda))
+  add_line("gradient", gradient(info))
+  add_line("autocast", CASTS[info.autocast])
+  add_line("CPU", has_backend_text(info.cpu))
+  add_line("CUDA", has_backend_text(info.cuda))
   return table.concat(lines, "\n")
 end
 
-local function short(value)
+local function yes_no_or_unknown(value)
   if value == nil then return "?" end
   return value and "yes" or "no"
 end
@@ -60,7 +60,7 @@ function ops.table()
       local info = core.op_info(name)
       local grad = info.gradient == nil and "its ops'" or info.gradient == "" and "no" or "yes"
       lines[#lines + 1] = form:format(name, info.kind, info.takes or "-", grad,
-        info.autocast == "" and "-" or info.autocast, short(info.cpu), short(info.cuda))
+        info.autocast == "" and "-" or info.autocast, yes_no_or_unknown(info.cpu), yes_no_or_unknown(info.cuda))
     end
   end
   return table.concat(lines, "\n")

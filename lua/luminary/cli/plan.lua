@@ -30,7 +30,7 @@ local presets = {
 }
 
 -- Returns a net of lm.models without memory, with one block, and the number of blocks that `values` (options) has.
-local function make(kind, values)
+local function make_one_block_net(kind, values)
   local opts, first = {}, kinds[kind][1]
   for _, name in ipairs(kinds[kind]) do opts[name] = values[name] or nil end
   local layers = opts[first] or kind == "gpt2" and 12 or 32
@@ -47,7 +47,7 @@ local function read_net(name)
   if preset then
     local values = {}
     for i = 2, #preset do values[kinds[preset[1]][i - 1]] = preset[i] end
-    return make(preset[1], values)
+    return make_one_block_net(preset[1], values)
   elseif name:find "%.json$" then
     local ok, config = pcall(core.json_decode, Source.whole_text(name), false)
     if not ok or type(config) ~= "table" then fail("'%s' is not a JSON object", name) end
@@ -55,7 +55,7 @@ local function read_net(name)
       fail("'%s': model_type must be one of %s, got '%s'", name, table.concat(lists.sorted_keys(kinds), ", "),
         tostring(config.model_type))
     end
-    return make(config.model_type, config)
+    return make_one_block_net(config.model_type, config)
   elseif name:find "%.lua$" then
     local chunk, why = loadfile(name)
     local net = meta.of(chunk or fail("%s", why))
@@ -259,8 +259,8 @@ local function print_reasons(model, job, fitting, large)
   end
 end
 
--- Fails because no layout fits, with what would.
-local function nothing_fits(model, job, large)
+-- Fails since no layout fits; the message names the memory, GPUs or nodes that would suffice.
+local function fail_without_layout(model, job, large)
   if not large[1] then fail("no layout: --batch %d cannot be divided among %d cards", job.batch, job.cards) end
   local mesh, how = text_of(large[1].layout)
   local memory, nodes = large[1].memory, nil
@@ -286,7 +286,7 @@ local function run(o)
   local net, layers = read_net(o.plan)
   local model = model_of(net, layers, o.seq or nil)
   local fitting, large = search(model, job)
-  if #fitting == 0 then nothing_fits(model, job, large) end
+  if #fitting == 0 then fail_without_layout(model, job, large) end
   local is_vector = not o.seq and not model.vocab
   print(("%s: %.1f M parameters, %d blocks; %d x %d %s of %.4g GB; batches of %d%s, %s, AdamW"):format(o.plan,
     (cost.elements(model.block, 1, 1) * model.layers + cost.elements(model.rest, 1, 1)) / 1e6, model.layers, job.nodes,

@@ -18,16 +18,6 @@ local collectgarbage, concat, sort = collectgarbage, table.concat, table.sort
 
 local commands = {}
 
---- The text that :help prints.
-commands.HELP = [[
-:time CHUNK      runs a chunk and prints how long it took
-:mem             memory of tensors, of Lua and of the process
-:devices         the devices of tensors
-:load FILE       runs a file; its globals stay
-:reload MODULE   requires a module again; globals that hold it get the new one
-:edit [FILE]     opens the last input, or a file, in $EDITOR, and runs it then
-:help            this list]]
-
 local function seconds_text(seconds)
   if seconds < 1e-3 then return format("%.1f µs", seconds * 1e6) end
   if seconds < 1 then return format("%.1f ms", seconds * 1e3) end
@@ -201,10 +191,20 @@ end
 
 local function list_commands(session) session.say(commands.HELP) end
 
-local BY_NAME = {
-  time = time, mem = mem, devices = list_devices, load = load_file, reload = reload, edit = edit,
-  help = list_commands,
-}
+-- Each command: how it is called, its line of :help, its function, and the kind of its argument, for completion.
+local list, BY_NAME = {
+  {"time CHUNK", "runs a chunk and prints how long it took", time, "chunk"},
+  {"mem", "memory of tensors, of Lua and of the process", mem},
+  {"devices", "the devices of tensors", list_devices},
+  {"load FILE", "runs a file; its globals stay", load_file, "file"},
+  {"reload MODULE", "requires a module again; globals that hold it get the new one", reload, "module"},
+  {"edit [FILE]", "opens the last input, or a file, in $EDITOR, and runs it then", edit, "file"},
+  {"help", "this list", list_commands},
+}, {}
+for _, row in ipairs(list) do BY_NAME[match(row[1], "%a+")] = row end
+
+--- The text that :help prints.
+commands.HELP = concat(lists.map(list, function(row) return format(":%-16s%s", row[1], row[2]) end), "\n")
 
 --- The names of the commands.
 commands.names = lists.sorted_keys(BY_NAME)
@@ -212,9 +212,7 @@ commands.names = lists.sorted_keys(BY_NAME)
 --- Returns the kind of a command's argument, "chunk", "file" or "module", and the argument so far; nil for other lines.
 function commands.argument(text)
   local name, argument = match(text, "^%s*:(%a*)%s+(.*)$")
-  if name == "time" then return "chunk", argument end
-  if name == "load" or name == "edit" then return "file", argument end
-  if name == "reload" then return "module", argument end
+  return name and BY_NAME[name] and BY_NAME[name][4], argument
 end
 
 --- Runs the command of a line that begins with a colon.
@@ -227,7 +225,7 @@ function commands.run(text, session)
       or ":help lists them"))
   end
   if name ~= "time" then session.remember(match(text, "^%s*(.-)%s*$")) end
-  return command(session, argument)
+  return command[3](session, argument)
 end
 
 return commands

@@ -36,18 +36,18 @@ local globals, stdout = _G, io.stdout
 local known = lists.copy(globals) -- the globals that no input has assigned
 
 -- Prints a line; ignores errors, which could not be printed either.
-local function say(text) pcall(write, stdout, text, "\n") end
+local function print_line(text) pcall(write, stdout, text, "\n") end
 
 local function print_values(...)
   local n = select("#", ...)
   if n > 0 then rawset(globals, "_", (...)) end
-  for i = 1, n do say(screen_text((select(i, ...)))) end
+  for i = 1, n do print_line(screen_text((select(i, ...)))) end
 end
 
 -- Evaluates a chunk and prints its values, both with errors caught and open to Ctrl-C. Returns true if all succeeded.
 local function evaluate(chunk, guarded)
   local ok, problem = guarded(xpcall, function() print_values(chunk()) end, cli.traceback)
-  if not ok then say(type(problem) == "string" and problem or "an error in the error's own handling") end
+  if not ok then print_line(type(problem) == "string" and problem or "an error in the error's own handling") end
   return ok
 end
 
@@ -89,13 +89,13 @@ end
 local function serve(session, read)
   local text, chunk, problem = read_chunk(read)
   if not text then
-    say("")
+    print_line("")
     return false
   end
   local word = word_of(text)
   if word == "exit" or word == "quit" then return false end
   if word == "help" then
-    say(HELP)
+    print_line(HELP)
     return true
   elseif find(text, "^%s*:%a") then
     commands.run(text, session)
@@ -105,18 +105,18 @@ local function serve(session, read)
   if chunk or problem then
     session.run(text, chunk, problem)
   elseif find(text, "%S") then
-    say(repl.help(text))
+    print_line(repl.help(text))
   end
   return true
 end
 
 -- Returns the part of the prompt that its commands need.
 local function new_session(read, remember, guarded)
-  local session = {say = say, read = read, remember = remember}
+  local session = {say = print_line, read = read, remember = remember}
   function session.run(text, chunk, problem)
     if text then hints.texts.prompt, session.last = text, text end
     if chunk then return evaluate(chunk, guarded) end
-    say(cli.hinted(problem))
+    print_line(cli.hinted(problem))
     return false
   end
   function session.serve(from) return serve(session, from) end
@@ -131,12 +131,12 @@ function repl.run()
     rawset(globals, name, value)
     known[name] = value
   end
-  help.show = function(text) say(help.wrapped(text)) end
+  help.show = function(text) print_line(help.wrapped(text)) end
   local read, remember = line.reader(function(text, word) return complete.words(text, globals, word) end)
   local guarded, quiet = line.guard()
   line.interpret_loops()
   local session = new_session(read, remember, guarded)
-  say(BANNER:format(lm.version, jit.version))
+  print_line(BANNER:format(lm.version, jit.version))
   -- Failures outside of a chunk's evaluation, such as an interrupt just after it or a finalizer, end the prompt only
   -- after ten in a row.
   local failures, more = 0, true
@@ -144,7 +144,7 @@ function repl.run()
     quiet()
     local ok, result = pcall(serve, session, read)
     failures = ok and 0 or failures + 1
-    if ok then more = result else say(cli.traceback(result)) end
+    if ok then more = result else print_line(cli.traceback(result)) end
   end
   return 0
 end

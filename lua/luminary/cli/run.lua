@@ -123,7 +123,7 @@ end
 
 -- Checks and completes the options; `at` is the script's position in args, named the set of names of those in args.
 -- Returns an error message, or nil.
-local function complete(o, at, args, named)
+local function complete_options(o, at, args, named)
   for name in pairs(named) do
     if o.plan and not of_plan[name] then return ("--%s is not an option of --plan"):format(name) end
     if of_plan[name] and not o.plan then return ("--%s requires --plan MODEL"):format(name) end
@@ -225,7 +225,7 @@ end
 local FOREIGN = {"TORCHELASTIC_USE_AGENT_STORE", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_ERROR_FILE"}
 
 -- Returns one round's ranks, for job.run; files: each rank's file for the cause of its failure.
-local function plan(args, at, o, secret, round, files)
+local function ranks_of_round(args, at, o, secret, round, files)
   local ranks = {}
   for i = 0, o.nproc - 1 do
     local env = environment(o, secret, i, round)
@@ -258,7 +258,7 @@ local function run_rounds(supervisor, args, at, o, secret)
   out:add(o["node-rank"] * o.nproc, o.nproc)
   local restart = 0
   while true do
-    local ranks = plan(args, at, o, secret, fixed_round(o, restart), files)
+    local ranks = ranks_of_round(args, at, o, secret, fixed_round(o, restart), files)
     local stopped_by = job.run(supervisor, out, ranks, o.grace)
     local text, code = cause.of(ranks, stopped_by)
     if text then out:say(text) end
@@ -315,7 +315,7 @@ local function run_elastic(supervisor, args, at, o, secret)
       }
       out:add(start.first_rank, o.nproc)
       stopped_by, code = run_elastic_round(supervisor, nodes, out, start,
-        plan(args, at, o, secret, round, files), o.grace)
+        ranks_of_round(args, at, o, secret, round, files), o.grace)
     elseif over then
       code = over.code
       if over.text then out:say(over.text) end
@@ -341,7 +341,7 @@ end
 
 --- Runs the command on args from `first` on; returns the exit status.
 function run.main(args, first)
-  local o, at = flags.read("run", USAGE, args, first, rows, complete)
+  local o, at = flags.read("run", USAGE, args, first, rows, complete_options)
   if not o then return at end
   if o.plan then return 0 end
   local secret = secrets(o)
@@ -359,7 +359,7 @@ function run.main(args, first)
     o["node-rank"] = o["node-rank"] or 0
     o["master-port"] = (o["master-port"] or 0) > 0 and o["master-port"] or supervisor:port()
     supervisor:close()
-    for _, rank in ipairs(plan(args, at, o, secret, fixed_round(o, 0))) do
+    for _, rank in ipairs(ranks_of_round(args, at, o, secret, fixed_round(o, 0))) do
       print(("# rank %d\n%s %s"):format(rank.rank, quoted(rank.env), quoted(rank.argv)))
     end
     return 0

@@ -23,7 +23,7 @@ local function cut_line(text, columns)
 end
 
 -- Returns a text cut to the screen: of too many lines, it omits those in the middle.
-local function cut(text, columns, rows)
+local function cut_to_screen(text, columns, rows)
   local lines = lists.map(lists.parts(text .. "\n", "(.-)\n"), function(line) return cut_line(line, columns) end)
   if #lines <= rows then return concat(lines, "\n") end
   local head = floor(rows * 2 / 3)
@@ -65,7 +65,7 @@ local function fitted(value, columns, rows)
       if excess > 0 and line > 1 then
         line = max(line - excess, 1) -- PyTorch does not count brackets and the dot of "0."
       elseif count_lines(text) <= rows or entries <= 2 then
-        return cut(text, columns, rows)
+        return cut_to_screen(text, columns, rows)
       else
         limit, entries, edge = 0, floor(entries / 2), max(edge - 1, 1)
       end

@@ -49,11 +49,11 @@ return function(usage, rows, selftest, words)
   io.stdout:setvbuf "line"
   rows = rows or {}
   local script, special = arg[0]:match("[^/]*$"), {}
-  local function finish(...)
+  local function exit_with_text(...)
     io.stderr:write(script, ": ", string.format(...), "\n")
     os.exit(2, true)
   end
-  local function refuse(format, ...) finish("%s\n%s: --help lists the options", format:format(...), script) end
+  local function refuse(format, ...) exit_with_text("%s\n%s: --help lists the options", format:format(...), script) end
 
   flags.complete(rows, usage)
   if selftest then rows.selftest = {"flag"} end
@@ -105,5 +105,5 @@ return function(usage, rows, selftest, words)
         or refuse("--%s: '%s' is none of %s", name, text, all)
     end
   end
-  return options, given, refuse, script_files(options, given, refuse, finish)
+  return options, given, refuse, script_files(options, given, refuse, exit_with_text)
 end

@@ -1,7 +1,11 @@
---- lm.compile: Captures a training step's work on a GPU once for each set of shapes, and replays it afterward.
+--- lm.compile: Captures a training step's work on a GPU once for each set of shapes, and replays it afterward; on the
+--- CPU runs forward and backward by segments (core.compiled); without gradients records a function's ops, on any
+--- device, as lm.prepare does.
 local core = require "luminary.core"
 local options = require "luminary.base.options"
 local graph = require "luminary.cuda.graph"
+local prepare = require "luminary.prepare"
+local records = require "luminary.nn.module_fields"
 local signature = require "luminary.base.signature"
 
 local MOST = 8 -- captures for a set of shapes, each after the previous one became outdated
@@ -28,9 +32,25 @@ local function key_of(model, ...)
   return table.concat(parts, "; ")
 end
 
+local function has_cuda(...)
+  for i = 1, select("#", ...) do
+    local x = select(i, ...)
+    if core.is_tensor(x) and x.is_cuda then return true end
+  end
+end
+
+-- Returns true within a coroutine, which a call from C may not yield.
+local function yields()
+  local running, is_main = coroutine.running()
+  return running and not is_main
+end
+
 --- Returns a function that does the same as model, a training step, on a GPU by replaying a captured graph.
 local compile = signature.of("compile(model: callable, {warmup: natural = 3})", function(model, o)
-  local cases, state = {}, {captures = 0, replays = 0, sets = 0}
+  local cases, state = {}, {captures = 0, replays = 0, sets = 0, recordings = 0}
+  local module = records.is_module(model) and model
+  local recorded, plans = prepare.recorded(function(...) return model(...) end, module, false, false, "compile")
+  local called, followed = function(...) return model(...) end, setmetatable({}, prepare.of_this_thread)
 
   -- Fails if the step changes an argument: a replay would change the graph's copy, not the caller's tensor.
   local function changing_no_argument(...)
@@ -56,6 +76,18 @@ local compile = signature.of("compile(model: callable, {warmup: natural = 3})", 
     core.warn("compile: the step runs without a graph: " .. tostring(step))
   end
 
+  local function with_plans(...)
+    state.recordings, state.reason = plans.recordings, plans.reason
+    return ...
+  end
+
+  local function with_segments(...)
+    local now = followed.step:state()
+    state.segments, state.runs = now.segments, now.runs
+    state.reason = now.reason and (now.line and "after " .. now.line .. ": " or "") .. now.reason
+    return ...
+  end
+
   local function run(...)
     local key, reason = key_of(model, ...)
     if core.graph_is_capturing() then key, reason = nil, "the call is part of another capture" end
@@ -73,6 +105,13 @@ local compile = signature.of("compile(model: callable, {warmup: natural = 3})", 
         if case.captures == MOST then case.reason = results[2] end
       end
       case.calls, reason = case.calls + 1, case.reason
+    elseif not core.is_grad_enabled() then
+      return with_plans(recorded(...))
+    end
+    if not case and not core.graph_is_capturing() and type(model) == "function" and not has_cuda(...) then
+      followed.step = followed.step or core.compiled()
+      if not yields() then return with_segments(followed.step:call(called, ...)) end
+      reason = "the call is in a coroutine, which may yield"
     end
     state.reason = reason or state.reason
     return model(...)

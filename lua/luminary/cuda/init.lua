@@ -9,8 +9,6 @@ local graph = require "luminary.cuda.graph"
 local cuda = {Stream = stream.Stream, Event = stream.Event}
 local device_of = devices.gpu
 
-local function ordinal(name) return tonumber(name:match("%d+$")) end
-
 --- Returns whether there is a CUDA device that can be used.
 function cuda.is_available() return core.device_count("cuda") > 0 end
 
@@ -18,7 +16,7 @@ function cuda.is_available() return core.device_count("cuda") > 0 end
 function cuda.device_count() return core.device_count("cuda") end
 
 --- Returns the number of the current device of this thread.
-function cuda.current_device() return ordinal(device_of("current_device")) end
+function cuda.current_device() return tonumber(device_of("current_device"):match("%d+$")) end
 
 --- Sets the current device of this thread.
 function cuda.set_device(device) core.device_set_current(device_of("set_device", device)) end

@@ -9,7 +9,7 @@ local transfer = {}
 
 local LEAST, MOST, TIMES = 2 ^ 14, 2 ^ 26, 5 -- bytes of a timed copy; number of runs
 
-local function seconds(f)
+local function time_call(f)
   local began = core.time()
   f()
   return core.time() - began
@@ -25,12 +25,12 @@ function transfer.measure(device, bytes)
   for i = 0, TIMES do
     local staged
     local took = {}
-    took.pageable = seconds(function()
+    took.pageable = time_call(function()
       there:copy_(here)
       core.synchronize(device)
     end)
-    took.stage = seconds(function() staged = core.pin_memory(here) end)
-    took.pinned = seconds(function()
+    took.stage = time_call(function() staged = core.pin_memory(here) end)
+    took.pinned = time_call(function()
       there:copy_(staged, {non_blocking = true})
       core.synchronize(device)
     end)

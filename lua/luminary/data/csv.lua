@@ -224,7 +224,7 @@ function CSVDataset:get(i)
   i = self:index(i)
   local sample, n = {}, 0
   if self.features then
-    sample[1], n = results_as_list.by(self, "transform", self.features:select(1, i):clone()), 1
+    sample[1], n = results_as_list.apply(self, "transform", self.features:select(1, i):clone()), 1
   end
   if self.codes then
     n = n + 1
@@ -234,7 +234,7 @@ function CSVDataset:get(i)
     if column then
       local value = column == self.labels and column[i] or column:select(1, i):clone()
       n = n + 1
-      sample[n] = results_as_list.by(self, "target_transform", value)
+      sample[n] = results_as_list.apply(self, "target_transform", value)
     end
   end
   if self.texts then

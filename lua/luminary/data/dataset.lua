@@ -84,7 +84,7 @@ local function gets_otherwise(set)
 end
 
 -- Returns true if a set can currently return many samples at once; its fields may change after construction.
-local function gathers(set)
+local function has_gather(set)
   return set.get_batch ~= nil and not (set.one_by_one and set:one_by_one()) and not gets_otherwise(set)
 end
 
@@ -141,7 +141,7 @@ function Subset:init(set, indices)
 end
 
 --- Returns true if the underlying set returns its samples one by one.
-function Subset:one_by_one() return not gathers(self.set) end
+function Subset:one_by_one() return not has_gather(self.set) end
 --- Returns true if the underlying set draws random numbers.
 function Subset:draws() return draws(self.set) end
 function Subset:len() return self.indices.shape[1] end
@@ -168,7 +168,7 @@ end
 
 --- Returns true if any of the sets returns its samples one by one, or draws random numbers.
 function ConcatDataset:one_by_one()
-  return not lists.every(self.sets, function(set) return gathers(set) and not draws(set) end) -- drawn set by set
+  return not lists.every(self.sets, function(set) return has_gather(set) and not draws(set) end) -- drawn set by set
 end
 
 function ConcatDataset:len() return self.cumulative_sizes[#self.sets] end
@@ -280,7 +280,7 @@ end
 return {
   Dataset = Dataset, TensorDataset = TensorDataset, Subset = Subset, ConcatDataset = ConcatDataset,
   IterableDataset = IterableDataset,
-  random_split = random_split, check = check, gathers = gathers,
+  random_split = random_split, check = check, gathers = has_gather,
   define_get_batch = define_get_batch,
   length = length_of, numbers = numbers, grouped = grouped,
 }

@@ -76,7 +76,7 @@ local function is_fault(problem, file)
     and not problem:find("Too many open files", 1, true)
 end
 
-local function finish(set, file, ok, ...)
+local function results_or_fault(set, file, ok, ...)
   if ok then return true, ... end
   if not is_fault(..., file) then error(..., 0) end
   core.count_up(set.faults)
@@ -86,7 +86,7 @@ end
 --- Returns true and the results of f(…), or false and the message of an error that names the file, after counting it.
 function records.attempt(set, file, f, ...)
   if set.on_error == "raise" then return true, f(...) end
-  return finish(set, file, pcall(f, ...))
+  return results_or_fault(set, file, pcall(f, ...))
 end
 
 local function sample(set, i, left, read, ok, ...)

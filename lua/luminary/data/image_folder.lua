@@ -95,19 +95,19 @@ function DatasetFolder:file_of(i) return self.root .. "/" .. core.span_text(self
 
 --- Loads a file, and applies the transform.
 function DatasetFolder:load(path)
-  return results_as_list.by(self, "transform", results_as_list.of_sample("loader", self.loader(path)))
+  return results_as_list.apply(self, "transform", results_as_list.of_sample("loader", self.loader(path)))
 end
 
 local function read(self, i) return results_as_list.of_sample("load", self:load(self:file_of(i))), self.targets[i] end
 
 function DatasetFolder:get(i)
   local value, target = records.sample(self, self:index(i), read)
-  return value, results_as_list.by(self, "target_transform", target)
+  return value, results_as_list.apply(self, "target_transform", target)
 end
 
 --- data.ImageFolder(…): Loads a dataset of images in folders, one folder for each class: root/class/…/image.png.
 local ImageFolder = class.define("ImageFolder", DatasetFolder)
-ImageFolder.extensions = {"jpg", "jpeg", "png", "bmp", "webp", "tif", "tiff", "gif"}
+ImageFolder.extensions = lists.parts(core.image_endings())
 ImageFolder.init = signature.of([[(root: string, {transform: callable, target_transform: callable, loader: function,
   is_valid_file: function, allow_empty = false, extensions, ]] .. common, set_up)
 
@@ -117,7 +117,7 @@ function ImageFolder.loader(path) return decoding.open(path) end
 function ImageFolder:load(path)
   local value = results_as_list.of_sample("loader", self.loader(path))
   if decoding.is_encoded(value) then return decoding.finish(value, self.transform) end
-  return results_as_list.by(self, "transform", value)
+  return results_as_list.apply(self, "transform", value)
 end
 
 return {DatasetFolder = DatasetFolder, ImageFolder = ImageFolder}

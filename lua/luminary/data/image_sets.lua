@@ -46,13 +46,13 @@ function Images:len() return self.labels.shape[1] end
 
 function Images:get(i)
   i = self:index(i)
-  local image = results_as_list.by(self, "transform", core.gather_row(self.images, i, CONVERTED))
-  return image, results_as_list.by(self, "target_transform", self.labels[i])
+  local image = results_as_list.apply(self, "transform", core.gather_row(self.images, i, CONVERTED))
+  return image, results_as_list.apply(self, "target_transform", self.labels[i])
 end
 
 -- Returns images [N, C, H, W], transformed, and labels [N].
 dataset.define_get_batch(Images, function(self, index)
-  local images = results_as_list.by(self, "transform", core.gather_rows(self.images, index, CONVERTED))
+  local images = results_as_list.apply(self, "transform", core.gather_rows(self.images, index, CONVERTED))
   return images, core.gather_rows(self.labels, index)
 end)
 
@@ -238,7 +238,7 @@ function FakeData:get(i)
   local image = core.draws(256, seed, self.bytes):sub_(1):to("uint8"):view(unpack(self.image_size))
   local label = core.draws(self.num_classes, seed + 2 ^ 40, 1):item() - 1 + self.base
   if not self.transform then image = image:to("float32"):div_(255) end
-  return results_as_list.by(self, "transform", image), results_as_list.by(self, "target_transform", label)
+  return results_as_list.apply(self, "transform", image), results_as_list.apply(self, "target_transform", label)
 end
 
 return {MNIST = MNIST, FashionMNIST = FashionMNIST, CIFAR10 = CIFAR10, CIFAR100 = CIFAR100, FakeData = FakeData}

@@ -42,36 +42,36 @@ local function line_of(source, at)
   return line
 end
 
-local function read(self, i)
+local function read_record(self, i)
   local source, from, to = records.source(self), self.starts[i], self.starts[i + 1]
-  local function bad(why)
+  local function fail_bad_line(why)
     fail("JSONLinesDataset: '%s': line %d: %s", self.path, line_of(source, from), why)
   end
   local ok, value = pcall(core.json_decode, core.file_text(source, from, to - from),
     self.null == nil and NULL or self.null)
-  if not ok then bad(records.reason(value, "json_decode")) end
-  local function check(v, name)
+  if not ok then fail_bad_line(records.reason(value, "json_decode")) end
+  local function check_no_null(v, name)
     if self.null ~= nil or not has_null(v) then return end
-    bad(name .. " has no value in Lua; pass {null = false} to read it as false")
+    fail_bad_line(name .. " has no value in Lua; pass {null = false} to read it as false")
   end
   if not self.fields then
-    check(value, "null")
+    check_no_null(value, "null")
     return value
   end
-  if type(value) ~= "table" then bad(("expected a JSON object, got a %s"):format(type(value))) end
+  if type(value) ~= "table" then fail_bad_line(("expected a JSON object, got a %s"):format(type(value))) end
   local values = {}
   for k, name in ipairs(self.fields) do
     values[k] = value[name]
-    if value[name] == nil then bad(("it has no field '%s'"):format(tostring(name))) end
-    check(value[name], ("null in field '%s'"):format(tostring(name)))
+    if value[name] == nil then fail_bad_line(("it has no field '%s'"):format(tostring(name))) end
+    check_no_null(value[name], ("null in field '%s'"):format(tostring(name)))
   end
   return unpack(values, 1, #self.fields)
 end
 
 function JSONLinesDataset:get(i)
   i = self:index(i)
-  if self.transform then return self.transform(records.sample(self, i, read)) end
-  return records.sample(self, i, read)
+  if self.transform then return self.transform(records.sample(self, i, read_record)) end
+  return records.sample(self, i, read_record)
 end
 
 return {JSONLinesDataset = JSONLinesDataset}

@@ -24,17 +24,12 @@ local function check_sampler(name, v)
   end
 end
 
-local MOST_WORKERS = 4096
-
 DataLoader.init = signature.of([[DataLoader(set, {batch_size: count = (1), shuffle: boolean = (false), sampler,
-  batch_sampler, num_workers: natural = 0, collate_fn: function, pin_memory: boolean, drop_last: boolean = (false),
-  timeout: positive = 0, worker_init_fn: function, worker_type = "thread" | "process", generator: generator,
-  prefetch_factor: count = 2, persistent_workers = false, seed: natural, device,
-  shard_ranks: boolean})]], function(self, set, opts)
+  batch_sampler, num_workers: integer(0, 4096) = 0, collate_fn: function, pin_memory: boolean,
+  drop_last: boolean = (false), timeout: positive = 0, worker_init_fn: function,
+  worker_type = "thread" | "process", generator: generator, prefetch_factor: count = 2, persistent_workers = false,
+  seed: natural, device, shard_ranks: boolean})]], function(self, set, opts)
   self.dataset = dataset.check("DataLoader", set)
-  if opts.num_workers > MOST_WORKERS then
-    options.must_be("DataLoader", "num_workers", ("at most %d"):format(MOST_WORKERS), opts.num_workers)
-  end
   for _, name in ipairs {
     "num_workers", "seed", "prefetch_factor", "persistent_workers", "worker_init_fn", "worker_type", "timeout",
     "pin_memory", "shard_ranks", "generator",
@@ -76,7 +71,7 @@ DataLoader.init = signature.of([[DataLoader(set, {batch_size: count = (1), shuff
 end)
 
 -- Returns this rank and the number of ranks for streams that are split over ranks; 0 and 1 for others.
-local function place(self)
+local function rank_for_streams(self)
   local set, rank, ranks = self.dataset, rank_and_size()
   local has_shard = self.is_stream and type(set.shard) == "function"
   local shards = self.shard_ranks
@@ -94,7 +89,7 @@ function DataLoader:len()
   if self.batch_sampler then return dataset.length("DataLoader", self.batch_sampler, "batch sampler") end
   local n
   if self.is_stream then
-    local rank, world = place(self)
+    local rank, world = rank_for_streams(self)
     n = math.ceil((dataset.length("DataLoader", self.dataset) - rank) / world)
   else
     n = dataset.length("DataLoader", self.sampler, "sampler")
@@ -203,12 +198,12 @@ end
 
 -- Returns the iterator of a pass. pass: {epoch, batch: number of batches yielded, offset: the number of them before the
 -- sampler's order, which another number of ranks took, seed, shared, sets}
-local function walk(self, pass)
+local function batches_of_pass(self, pass)
   local batch_plan = {
     set = self.dataset, collate_fn = self.collate_fn, batch_size = self.batch_size, drop_last = self.drop_last,
     dtypes = self.dtypes, is_stream = self.is_stream,
   }
-  batch_plan.rank, batch_plan.world = place(self)
+  batch_plan.rank, batch_plan.world = rank_for_streams(self)
   pass.rank, pass.world = batch_plan.rank, batch_plan.world
   local pin = pinner(self)
   local next_numbers = requests(self, pass.batch - (pass.offset or 0) + 1, pass.seed)
@@ -250,8 +245,8 @@ local function state_of_order(self)
   if not self.is_stream and class.has(order, "state_dict", "load_state_dict") then return order:state_dict() end
 end
 
-local function begin(self, epoch, first, epoch_is_explicit)
-  return walk(self, {
+local function begin_pass(self, epoch, first, epoch_is_explicit)
+  return batches_of_pass(self, {
     epoch = epoch, epoch_is_explicit = epoch_is_explicit, batch = first - 1,
     seed = seed_of_pass(self, epoch), sampler = state_of_order(self),
     rng = core.get_rng_state "cpu",
@@ -269,7 +264,7 @@ local function resume(self)
   end
   return core.with_seed(0, function()
     core.set_rng_state(pass.rng, "cpu")
-    return walk(self, pass)
+    return batches_of_pass(self, pass)
   end)
 end
 
@@ -289,7 +284,7 @@ function DataLoader:iter()
   if self.resumed then return resume(self) end
   warn_of_same_order(self, order_of(self))
   self.passes = self.passes + 1
-  return begin(self, self.passes, 1, false)
+  return begin_pass(self, self.passes, 1, false)
 end
 
 --- Returns an iterator over the batches of epoch n, for which it calls the sampler's set_epoch. `first`: the first
@@ -307,7 +302,7 @@ function DataLoader:epoch(n, first)
   end
   local order = order_of(self)
   if order.set_epoch then order:set_epoch(n) end
-  return begin(self, n, from, true)
+  return begin_pass(self, n, from, true)
 end
 
 local PASS = {
@@ -315,8 +310,8 @@ local PASS = {
   workers = "count",
 }
 
--- Returns the sampler's state for the rest of an epoch that another number of ranks began, which this number divides
--- again; nil if the number is the same.
+-- Returns the sampler's state for the rest of an epoch that another number of ranks began, so that the present ranks
+-- share what is left; nil if their number is the same, or the sampler has no such state.
 local function state_for_other_ranks(self, state)
   local order, pass = order_of(self), state.pass
   local of_order = type(pass) == "table" and pass.sampler or state.sampler
@@ -392,7 +387,7 @@ function DataLoader:load_state_dict(state)
     if length and pass.batch > length and not of_order and not pass.offset then
       fail("%s: the state is after batch %.0f, but an epoch has %d", who, pass.batch, length)
     end
-    local rank, world = place(self)
+    local rank, world = rank_for_streams(self)
     if pass.rank ~= rank or pass.world ~= world then
       fail("%s: the state is for part %d of %d of the stream, this is part %d of %d", who, pass.rank + 1, pass.world,
         rank + 1, world)

@@ -8,7 +8,7 @@ local lists = require "luminary.base.lists"
 local options = require "luminary.base.options"
 local batches = require "luminary.data.make_batch"
 local map_tensors = require "luminary.base.map_tensors"
-local carrier = require "luminary.mp.serialization"
+local serializer = require "luminary.mp.serialization"
 local failure = require "luminary.mp.worker_failure"
 local here = require "luminary.mp.parent_channel"
 local names = require "luminary.mp.module_references"
@@ -44,7 +44,7 @@ local function begin(index, count, setup)
   return maker
 end
 
-local function answer(maker, request, processes)
+local function answer_request(maker, request, processes)
   local batch_plan = maker.batch_plan
   batch_plan.dtypes, batch_plan.at = request.dtypes, nil
   local outcome, state = maker, {}
@@ -76,11 +76,11 @@ local function listen(maker)
     collectgarbage() -- the second cycle frees memory that finalizers held
   end
   if not text and (maker or text == false) then text, tensors, handles = here.receive() end
-  if text then return carrier.decode(text, tensors, handles) end
+  if text then return serializer.decode(text, tensors, handles) end
 end
 
 local function send(reply, how)
-  connections.send(here.channel, carrier.encode("DataLoader: a batch", reply, how))
+  connections.send(here.channel, serializer.encode("DataLoader: a batch", reply, how))
 end
 
 --- Serves a loader until it is gone: it sends each pass's setup, and then requests batches.
@@ -91,10 +91,10 @@ function workers.serve(index, count, processes)
     local request = listen(maker)
     if not request then return end
     if request.batch then
-      local reply = answer(maker, request, processes)
+      local reply = answer_request(maker, request, processes)
       local why = failure.outcome(send, reply, how).problem
       if why then
-        connections.send(here.channel, carrier.encode("DataLoader", {batch = request.batch, problem = why}, how))
+        connections.send(here.channel, serializer.encode("DataLoader", {batch = request.batch, problem = why}, how))
       end
     else
       maker = begin(index, count, request)
@@ -150,7 +150,7 @@ function Pool:request(i, request)
   if self.processes and core.is_tensor(request.numbers) then request.numbers = request.numbers:totable() end
   self:worker(i)
   self.requested[i], self.waiting = self.requested[i] + 1, self.waiting + 1
-  self:send(i, carrier.encode("DataLoader", request, {processes = self.processes, name_of = plain}))
+  self:send(i, serializer.encode("DataLoader", request, {processes = self.processes, name_of = plain}))
 end
 
 --- Begins a pass in all workers, or ends it if the setup is of an empty table.
@@ -185,7 +185,7 @@ function Pool:collect(ready, k)
       local text, tensors, handles = core.mp_get(worker.channel, 0)
       if text == nil then fail_for_ended(self, i) end
       if not text then break end
-      local reply = carrier.decode(text, tensors, handles)
+      local reply = serializer.decode(text, tensors, handles)
       if reply.ok ~= nil then -- its final report
         worker.report = reply
         fail_for_ended(self, i)
@@ -248,7 +248,7 @@ local function pool_of(loader, batch_plan)
   end
   local plan = lists.copy(batch_plan)
   plan.dtypes = nil -- requests have them
-  local setup = {carrier.encode("DataLoader",
+  local setup = {serializer.encode("DataLoader",
     {batch_plan = plan, init = loader.worker_init_fn, pin = loader.pins},
     {processes = loader.worker_type == "process", name_of = names.cached_finder()})}
   if pool and loader.persistent_workers and not pool.resting and is_same(pool.setup, setup) then return pool end
@@ -268,7 +268,7 @@ local function put_away(loader, pool)
   pools[loader] = pool
   if loader.persistent_workers then return end
   pool.resting = true
-  pool:begin {carrier.encode("DataLoader", {}, {})}
+  pool:begin {serializer.encode("DataLoader", {}, {})}
 end
 
 local MOST_REQUESTED = 64 -- requests to a worker at a time; more than its channel holds

@@ -61,7 +61,7 @@ function collate(samples, dtypes, path, depth)
 end
 
 -- Fails for nil, which would silently end the loop over the batches.
-local function given(what, first, ...)
+local function require_batch(what, first, ...)
   if first == nil then fail("DataLoader: %s returned nil for a batch, which would end the loop", what) end
   return first, ...
 end
@@ -83,7 +83,7 @@ function batches.join(batch_plan, samples)
     for i, sample in ipairs(samples) do
       if sample[2] == nil and options.is_plain(sample[1]) then samples[i] = sample[1] end
     end
-    return given("collate_fn", batch_plan.collate_fn(samples))
+    return require_batch("collate_fn", batch_plan.collate_fn(samples))
   end
   return unpack(collate(samples, batch_plan.dtypes, "", 1))
 end
@@ -105,7 +105,7 @@ end
 function batches.fetch(batch_plan, numbers)
   local set = batch_plan.set
   if not batch_plan.collate_fn and dataset.gathers(set) then
-    return given("the set's :get_batch", set:get_batch(dataset.numbers("DataLoader", numbers)))
+    return require_batch("the set's :get_batch", set:get_batch(dataset.numbers("DataLoader", numbers)))
   end
   local list, samples = core.is_tensor(numbers) and numbers:totable() or numbers, {}
   for i, number in ipairs(list) do
@@ -185,7 +185,7 @@ function batches.maker(batch_plan, index, count, begin_random)
     return result
   end
   local pass, take, at
-  local function make(request)
+  local function make_requested_batch(request)
     local seed = request.seed - request.batch
     if pass ~= request.pass then
       local from = request.from
@@ -204,7 +204,7 @@ function batches.maker(batch_plan, index, count, begin_random)
     until samples == nil or at >= request.batch
     if samples then return batches.join(batch_plan, samples) end
   end
-  return make, function() return shared end
+  return make_requested_batch, function() return shared end
 end
 
 return batches

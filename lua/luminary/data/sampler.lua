@@ -133,10 +133,7 @@ Weighted.init = signature.of([[WeightedRandomSampler(weights, num_samples: count
   self.epoch = 0
   local total, above = 0, 0
   for i = 1, table.maxn(options.list(who, "weights", weights)) do
-    local w = weights[i]
-    if type(w) ~= "number" or not (w >= 0 and w < 1 / 0) then
-      options.must_be(who, ("weight %d"):format(i), "a number of at least 0", w)
-    end
+    local w = options.arg(who, ("weight %d"):format(i), weights[i], "finite(0)")
     self.weights[i] = w
     total, above = total + w, above + (w > 0 and 1 or 0)
   end
@@ -233,9 +230,9 @@ Distributed.init = signature.of([[DistributedSampler(set, {num_replicas: count, 
 end)
 
 -- Returns the number of a rank's samples of n.
-local function share(self, n) return (self.drop_last and math.floor or math.ceil)(n / self.num_replicas) end
+local function samples_per_rank(self, n) return (self.drop_last and math.floor or math.ceil)(n / self.num_replicas) end
 
-function Distributed:len() return share(self, dataset.length("DistributedSampler", self.set)) end
+function Distributed:len() return samples_per_rank(self, dataset.length("DistributedSampler", self.set)) end
 
 --- Sets the epoch, which the next order depends on. loader:epoch(n) calls it.
 Distributed.set_epoch = signature.of("set_epoch(epoch: natural)", function(self, epoch)
@@ -247,7 +244,7 @@ function Distributed:indices()
   local n, start = dataset.length("DistributedSampler", self.set), self.start
   self.start = 0
   local order = self.shuffle and core.permutation(n, self.seed + self.epoch) or count_to(n)
-  local each = share(self, n - start)
+  local each = samples_per_rank(self, n - start)
   local last = start + each * self.num_replicas
   if last > n then order = core.ops.cat {order, order:narrow(1, 1, last - n)} end
   if each == 0 then return order:narrow(1, 1, 0) end

@@ -20,7 +20,7 @@ WebDataset.shard_ranks = true -- the loader's default of this option for the set
 
 local MOST = 1e6 -- most shards of a dataset
 
-local function numbers(from, to)
+local function brace_range_numbers(from, to)
   local list, first, last = {}, tonumber(from), tonumber(to)
   local width = (from:find "^0" or to:find "^0") and math.max(#from, #to) or 1
   if math.max(#from, #to) > 15 then fail("WebDataset: numbers in {%s..%s} must have at most 15 digits", from, to) end
@@ -32,7 +32,7 @@ end
 -- Returns the alternatives between braces.
 local function choices_of(inner)
   local from, to = inner:match "^(%d+)%.%.(%d+)$"
-  if from then return numbers(from, to) end
+  if from then return brace_range_numbers(from, to) end
   if not inner:find "," then fail("WebDataset: '{%s}' must be a range {000..146} or a list {a,b}", inner) end
   return lists.parts(inner .. ",", "([^,]*),")
 end
@@ -88,9 +88,9 @@ end
 
 function decoders.json(set, bytes) return core.json_decode(bytes, set.null) end
 function decoders.txt(_, bytes) return bytes end
-function decoders.jpg(set, bytes, name) return decoding.finish(decoding.encoded(bytes, name), set.transform) end
+local function image(set, bytes, name) return decoding.finish(decoding.encoded(bytes, name), set.transform) end
 decoders.text = decoders.txt
-for _, ending in ipairs {"jpeg", "png", "webp", "gif", "bmp", "tif", "tiff"} do decoders[ending] = decoders.jpg end
+for ending in core.image_endings():gmatch "%w+" do decoders[ending] = image end
 
 -- Decodes a file. A decoder's error becomes the sample's; images' errors name it already, a transform's pass through.
 local function decode(set, extension, bytes, name)
@@ -98,7 +98,7 @@ local function decode(set, extension, bytes, name)
   local kind = extension:match "[^.]*$"
   local own = set.decoders[kind]
   local f = decoders[kind]
-  if not own and (not f or f == decoders.jpg) then return f and f(set, bytes, name) or bytes end
+  if not own and (not f or f == image) then return f and f(set, bytes, name) or bytes end
   local ok, value = pcall(function()
     if own then return results_as_list.of_sample("its decoder", own(bytes)) end
     return f(set, bytes)
@@ -135,17 +135,17 @@ WebDataset.shard = signature.of("WebDataset:shard(i: natural, n: count)", functi
   if i >= n then fail("WebDataset:shard: part %d is out of range for %d parts (parts start at 0)", i, n) end
 end)
 
-local function draw(n) return core.ops.randint(1, n + 1, {1}):item() end
+local function draw_up_to(n) return core.ops.randint(1, n + 1, {1}):item() end
 
 -- Returns this part's shards in the order of this pass, and true if parts split the samples instead of the shards.
-local function plan(self)
+local function plan_shard_order(self)
   local whole, list = #self.shards >= self.parts, {}
   for i, path in ipairs(self.shards) do
     if not whole or (i - 1) % self.parts == self.part then list[#list + 1] = path end
   end
   if self.shuffle_shards and whole then
     for i = #list, 2, -1 do
-      local k = draw(i)
+      local k = draw_up_to(i)
       list[i], list[k] = list[k], list[i]
     end
   end
@@ -153,8 +153,8 @@ local function plan(self)
 end
 
 -- Returns a function that returns samples of undecoded files, one after another: {key, shard, files}.
-local function walk(self)
-  local list, by_sample = plan(self)
+local function undecoded_samples(self)
+  local list, by_sample = plan_shard_order(self)
   local at, count, tar, current = 0, 0, nil, nil
   local function attempt(f)
     local ok, value = records.attempt(self, list[at], f, tar or list[at])
@@ -166,13 +166,13 @@ local function walk(self)
     current = nil
     return done and not done.left_out and done or nil
   end
-  local function begin(key)
+  local function begin_sample(key)
     count = count + 1
     current = {key = key, shard = list[at], files = {}}
     current.left_out = by_sample and (count - 1) % self.parts ~= self.part
   end
   -- Adds a file. Returns the sample that this file ends, if there is one.
-  local function take(name)
+  local function take_file(name)
     local folder = name:match "^.*/" or ""
     local stem, extension = name:sub(#folder + 1):match "^([^.]+)%.(.*)$"
     if not stem then return nil end
@@ -180,7 +180,7 @@ local function walk(self)
     extension = extension:lower()
     if not current or current.key ~= key then
       done = finished()
-      begin(key)
+      begin_sample(key)
     end
     if current.left_out then return done end
     if current.files[extension] then
@@ -203,7 +203,7 @@ local function walk(self)
       end
       if tar then ok, name = attempt(Tar.next) end
       if ok and name then
-        done = take(name)
+        done = take_file(name)
       elseif ok and tar then
         tar:close()
         tar, done = nil, finished()
@@ -224,7 +224,7 @@ local function shuffled(next_raw, room)
     end
     local n = #waiting
     if n == 0 then return nil end
-    local k = draw(n)
+    local k = draw_up_to(n)
     local one = waiting[k]
     waiting[k] = waiting[n]
     waiting[n] = nil
@@ -257,7 +257,7 @@ end
 
 --- for sample… in set:iter() do: Iterates over this part's samples.
 function WebDataset:iter()
-  local next_raw = shuffled(walk(self), self.shuffle)
+  local next_raw = shuffled(undecoded_samples(self), self.shuffle)
   local given
   local function next_sample()
     local sample = next_raw()

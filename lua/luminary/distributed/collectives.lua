@@ -27,7 +27,7 @@ local reduction = [[op = "sum" | "mean" | "product" | "min" | "max" | "band" | "
 local common = "group, async_op = false, *, timeout: seconds"
 
 -- Runs a collective of the group that the options name.
-local function run(who, opts, peer, t, first, second)
+local function run_call(who, opts, peer, t, first, second)
   local group = groups.resolve(who, opts.group)
   return core.dist_run(who, group.handle, opts.async_op, opts.timeout, opts.op, peer, opts.tag, t, first, second,
     opts.scale)
@@ -58,32 +58,32 @@ end
 collectives.all_reduce = signature.of("all_reduce(tensor: tensor, {" .. reduction .. common .. ", scale: number})",
   function(t, opts)
   if opts.scale and opts.op ~= "sum" then fail("all_reduce: scale requires op = 'sum', got '%s'", opts.op) end
-  return run("all_reduce", opts, nil, t) or t
+  return run_call("all_reduce", opts, nil, t) or t
 end)
 
 --- Broadcasts the tensor of one rank to the whole group.
 collectives.broadcast = signature.of("broadcast(tensor: tensor, {src: natural = 0, " .. common .. "})",
   function(t, opts)
-  return run("broadcast", opts, opts.src, t) or t
+  return run_call("broadcast", opts, opts.src, t) or t
 end)
 
 --- Reduces the tensors of all ranks; only rank dst gets the final result.
 collectives.reduce = signature.of("reduce(tensor: tensor, {dst: natural = 0, " .. reduction .. common .. "})",
   function(t, opts)
-  return run("reduce", opts, opts.dst, t) or t
+  return run_call("reduce", opts, opts.dst, t) or t
 end)
 
 --- Gathers the tensors of all ranks in a list.
 collectives.all_gather = signature.of("all_gather(outputs: list, tensor: tensor, {" .. common .. "})",
   function(outputs, t, opts)
-  return run("all_gather", opts, nil, t, check_list("all_gather", "outputs", outputs, opts)) or outputs
+  return run_call("all_gather", opts, nil, t, check_list("all_gather", "outputs", outputs, opts)) or outputs
 end)
 
 --- Gathers the tensors of all ranks in one output tensor.
 collectives.all_gather_into_tensor = signature.of("all_gather_into_tensor(output: tensor, tensor: tensor, {"
   .. common .. "})", function(output, t, opts)
   check_joined("all_gather_into_tensor", "output", output, "tensor", t, opts)
-  return run("all_gather", opts, nil, t, {output}) or output
+  return run_call("all_gather", opts, nil, t, {output}) or output
 end)
 
 -- Checks a list on the root; other ranks ignore it.
@@ -100,27 +100,27 @@ end
 collectives.gather = signature.of("gather(tensor: tensor, {gather_list: list, dst: natural = 0, " .. common .. "})",
   function(t, opts)
   local list = list_at("gather", "gather_list", opts.gather_list, opts.dst, opts)
-  return run("gather", opts, opts.dst, t, list) or list
+  return run_call("gather", opts, opts.dst, t, list) or list
 end)
 
 --- dist.scatter(…): Scatters a list of tensors of one rank: each rank gets one.
 collectives.scatter = signature.of("scatter(tensor: tensor, {scatter_list: list, src: natural = 0, " .. common .. "})",
   function(t, opts)
   local list = list_at("scatter", "scatter_list", opts.scatter_list, opts.src, opts)
-  return run("scatter", opts, opts.src, t, list) or t
+  return run_call("scatter", opts, opts.src, t, list) or t
 end)
 
 --- Reduces a list of tensors over all ranks, then scatters the results: each rank gets one.
 collectives.reduce_scatter = signature.of("reduce_scatter(output: tensor, inputs: list, {"
   .. reduction .. common .. "})", function(output, inputs, opts)
-  return run("reduce_scatter", opts, nil, output, check_list("reduce_scatter", "inputs", inputs, opts)) or output
+  return run_call("reduce_scatter", opts, nil, output, check_list("reduce_scatter", "inputs", inputs, opts)) or output
 end)
 
 --- Reduces a tensor over all ranks, then scatters the result: each rank gets one part.
 collectives.reduce_scatter_tensor = signature.of("reduce_scatter_tensor(output: tensor, input: tensor, {"
   .. reduction .. common .. "})", function(output, input, opts)
   check_joined("reduce_scatter_tensor", "input", input, "output", output, opts)
-  return run("reduce_scatter", opts, nil, output, {input}) or output
+  return run_call("reduce_scatter", opts, nil, output, {input}) or output
 end)
 
 --- Scatters a list of tensors from each rank to all ranks, and gathers the received tensors in a list.
@@ -128,11 +128,11 @@ collectives.all_to_all = signature.of("all_to_all(outputs: list, inputs: list, {
   .. common .. "})", function(outputs, inputs, opts)
   check_list("all_to_all", "outputs", outputs, opts)
   check_list("all_to_all", "inputs", inputs, opts)
-  return run("all_to_all", opts, nil, nil, outputs, inputs) or outputs
+  return run_call("all_to_all", opts, nil, nil, outputs, inputs) or outputs
 end)
 
 -- Returns t's parts for the ranks, as views: equal ones, or with the numbers of rows in `sizes`.
-local function parts(who, name, t, sizes, opts)
+local function parts_for_ranks(who, name, t, sizes, opts)
   local group, rows, sum = groups.resolve(who, opts.group), t.ndim > 0 and t.shape[1] or 0, 0
   if not sizes then
     if t.ndim == 0 or rows % group.size ~= 0 then
@@ -156,23 +156,23 @@ collectives.all_to_all_single = signature.of([[all_to_all_single(output: tensor,
   {output_split_sizes: table, input_split_sizes: table, ]] .. common .. "})", function(output, input, opts)
   local outputs, inputs = {output}, {input}
   if opts.output_split_sizes or opts.input_split_sizes then
-    outputs = parts("all_to_all_single", "output_split_sizes", output, opts.output_split_sizes, opts)
-    inputs = parts("all_to_all_single", "input_split_sizes", input, opts.input_split_sizes, opts)
+    outputs = parts_for_ranks("all_to_all_single", "output_split_sizes", output, opts.output_split_sizes, opts)
+    inputs = parts_for_ranks("all_to_all_single", "input_split_sizes", input, opts.input_split_sizes, opts)
   end
-  return run("all_to_all", opts, nil, nil, outputs, inputs) or output
+  return run_call("all_to_all", opts, nil, nil, outputs, inputs) or output
 end)
 
 --- Waits until all ranks of the group have called it.
 collectives.barrier = signature.of([[barrier({group, async_op = false, device_ids: lacks,
   timeout: seconds})]], function(opts)
-  return run("barrier", opts)
+  return run_call("barrier", opts)
 end)
 
 --- Waits until all ranks of the group have called it; after the timeout its error names those that did not.
 collectives.monitored_barrier = signature.of([[monitored_barrier({group, timeout: seconds,
   wait_all_ranks = false})]], function(opts)
   opts.group = groups.resolve("monitored_barrier", opts.group)
-  return run("barrier", opts)
+  return run_call("barrier", opts)
 end)
 
 -- ---- point-to-point messages
@@ -183,7 +183,7 @@ local function post(who, t, asynchronous, opts)
   local out = who == "send" or who == "isend"
   opts.group, opts.async_op = groups.resolve(who, opts.group), asynchronous
   if out and not opts.dst then fail("%s: dst, the receiving rank, is required", who) end
-  return run(out and "send" or "recv", opts, opts.dst or opts.src, t)
+  return run_call(out and "send" or "recv", opts, opts.dst or opts.src, t)
 end
 
 --- Sends a tensor to a rank.

@@ -150,7 +150,7 @@ end)
 
 -- ---- queries
 
-local function member(who, group)
+local function group_with_this_rank(who, group)
   if group == groups.NON_MEMBER then
     groups.need(who)
     return nil
@@ -160,13 +160,13 @@ end
 
 --- Returns the rank of this process in a group.
 function groups.get_rank(group)
-  group = member("get_rank", group)
+  group = group_with_this_rank("get_rank", group)
   return group and group.rank or -1
 end
 
 --- Returns the number of ranks of a group.
 function groups.get_world_size(group)
-  group = member("get_world_size", group)
+  group = group_with_this_rank("get_world_size", group)
   return group and group.size or -1
 end
 

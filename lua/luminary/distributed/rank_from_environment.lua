@@ -25,7 +25,7 @@ local function variable(name)
   return text ~= "" and text or nil
 end
 
-local function number(name, least, what, most)
+local function read_number(name, least, what, most)
   local text = variable(name)
   if not text then return nil end
   local value = tonumber(text)
@@ -38,9 +38,9 @@ end
 -- the rank is set, by variables that set both, its launcher is unknown.
 local function launched()
   for _, launcher in ipairs(launchers) do
-    local size = launcher.size and number(launcher.size, 1, "number of processes")
+    local size = launcher.size and read_number(launcher.size, 1, "number of processes")
     local decides = size or launcher.rank == "RANK" or not launcher.size
-    local rank = decides and number(launcher.rank, 0, "rank")
+    local rank = decides and read_number(launcher.rank, 0, "rank")
     if size or rank then
       return {size = size, rank = rank, size_from = launcher.size, rank_from = launcher.rank, by = launcher.by}
     end
@@ -137,7 +137,7 @@ local function launcher_meeting(found, rank, size)
     if there then return "pmix://", variable "PMIX_NAMESPACE" end
   end
   local host, port, job = slurm_step(rank, size)
-  if host then return ("tcp://%s:%d"):format(host, number("MASTER_PORT", 1, "port", 65535) or port), job end
+  if host then return ("tcp://%s:%d"):format(host, read_number("MASTER_PORT", 1, "port", 65535) or port), job end
   fail("%s has %d processes but no address to meet at, and PMIx has none (%s); set MASTER_ADDR (the host of rank 0) "
     .. "and MASTER_PORT, or pass init_method = \"tcp://host:port\" or \"file:///path/all/see\"", found.by, size, why)
 end
@@ -147,7 +147,7 @@ function environment.meeting(method, found, rank, size)
   local job = variable "LM_JOB"
   if method.scheme ~= "env" then return method.scheme .. "://" .. method.place, job end
   if variable "LM_RENDEZVOUS" then return variable "LM_RENDEZVOUS", job end
-  local host, port = variable "MASTER_ADDR", number("MASTER_PORT", 1, "port", 65535)
+  local host, port = variable "MASTER_ADDR", read_number("MASTER_PORT", 1, "port", 65535)
   if not host and found.by and found.size_from ~= "WORLD_SIZE" then
     local where, its_job = launcher_meeting(found, rank, size)
     return where, job or its_job

@@ -62,7 +62,7 @@ local function transform_base(self, base, parts)
 end
 
 -- Returns p, or 1 - p where the transforms decrease.
-local function monotonous(d, p)
+local function reflect_if_decreasing(d, p)
   local sign = 1
   for _, t in ipairs(d.transforms) do sign = sign * t:sign() end
   return sign == 1 and p or sign * (p - 0.5) + 0.5
@@ -102,10 +102,10 @@ list.TransformedDistribution = define "TransformedDistribution" {
   end,
   cdf = function(d, y)
     for i = #d.transforms, 1, -1 do y = d.transforms[i]:inv(y) end
-    return monotonous(d, d.base_dist:cdf(y))
+    return reflect_if_decreasing(d, d.base_dist:cdf(y))
   end,
   icdf = function(d, p)
-    local x = d.base_dist:icdf(monotonous(d, p))
+    local x = d.base_dist:icdf(reflect_if_decreasing(d, p))
     for _, t in ipairs(d.transforms) do x = t(x) end
     return x
   end,

@@ -113,8 +113,8 @@ fixed("corr_cholesky", "lower triangular with a diagonal above 0 and rows of len
 }, 2)
 for name, compare in pairs {semidefinite = "ge", definite = "gt"} do
   fixed("positive_" .. name, ("symmetric and positive %s"):format(name),
-    ("is_square(x) and both(constraints.symmetric:check(x), %s(linalg_eigvalsh(x):amin(-1), 0)) or for_all(false, x)")
-      :format(compare), 2)
+    ("is_square(x) and both(constraints.symmetric:check(x), %s(linalg_eigvalsh(wide(x)):amin(-1), 0)) "
+      .. "or for_all(false, x)"):format(compare), 2)
 end
 
 -- ---- made of others
@@ -141,7 +141,7 @@ constraints.MixtureSameFamilyConstraint = signature.of("MixtureSameFamilyConstra
   end)
 
 -- Returns a constraint of the constraints c.cseq of parts along c.dim. parts(x, c): the parts; join: the checks' join.
-local function of_parts(kind, c, parts, join)
+local function constrain_parts(kind, c, parts, join)
   options.list(kind, "cseq", c.cseq)
   c.event_dim, c.is_discrete = 0, false
   for i, part in ipairs(c.cseq) do
@@ -181,13 +181,13 @@ end
 --- lm.distributions.constraints.cat(): Constrains slices of a value along a dim, as lm.cat joins them.
 constraints.cat = signature.of("cat(cseq: list, dim: dim = 1, lengths: list?)", function(cseq, dim, lengths)
   local c = {cseq = cseq, dim = dim, lengths = constraints._lengths("cat", cseq, lengths)}
-  return of_parts("cat", c, constraints._slices, ops.cat)
+  return constrain_parts("cat", c, constraints._slices, ops.cat)
 end)
 
 --- lm.distributions.constraints.stack(): Constrains the parts of a value along a dim, as lm.stack joins them.
 constraints.stack = signature.of("stack(cseq: list, dim: dim = 1)", function(cseq, dim)
   local c = {cseq = cseq, dim = dim, lengths = constraints._lengths("stack", cseq)}
-  c = of_parts("stack", c, constraints._selections, ops.stack)
+  c = constrain_parts("stack", c, constraints._selections, ops.stack)
   if dim < 0 and dim + c.event_dim < 0 then c.event_dim = c.event_dim + 1 end
   return c
 end)

@@ -135,8 +135,8 @@ list.VonMises = define "VonMises" {
 
 -- ---- ContinuousBernoulli
 
--- Formulas of c, the probability, have a singularity at 1/2: a series in h = probs - 1/2 replaces them between d.lims
--- and up to `reach` from 1/2. They cancel near there, and are computed in float64.
+-- Returns a property's statements, in float64: `formula` of c, the probability, or, between d.lims and within `reach`
+-- of 1/2, where that cancels or is 0 / 0, `series` of h = probs - 1/2 and y = h^2.
 local function around_half(reach, formula, series)
   return {
     "p = double(probs)", "h = p - 0.5",

@@ -23,6 +23,7 @@ local debug = require "debug"
 local core = require "luminary.core"
 local lists = require "luminary.base.lists"
 local class = require "luminary.base.class"
+local full_precision = require "luminary.base.full_precision"
 local options = require "luminary.base.options"
 local signature = require "luminary.base.signature"
 local finfo = require("luminary.tensor.dtype_info").finfo
@@ -30,17 +31,18 @@ local constraints = require "luminary.distributions.constraints"
 local formulas = require "luminary.distributions.formulas"
 
 local ops, fail, joined, undefined = core.ops, options.fail, formulas.known.joined, formulas.undefined
+local wide = full_precision.wide
 
 -- Fails for a field that a distribution of the library lacks.
 local function no_field(record, key)
   local known, of = {}, record.class
-  local function add(t)
+  local function add_known_names(t)
     for name in pairs(t) do known[name] = not name:find "^_" or nil end
   end
-  add(record.values)
+  add_known_names(record.values)
   while of do
-    add(of)
-    add(rawget(of, "properties") or {})
+    add_known_names(of)
+    add_known_names(rawget(of, "properties") or {})
     of = rawget(of, "super")
   end
   options.no_name(record.class.__name, key, known)
@@ -226,6 +228,44 @@ function Distribution:expand(batch_shape)
   return twin
 end
 
+-- Returns the distribution with parameters in float32.
+local function widened(self)
+  local twin, given = blank(debug.getmetatable(self).class), {}
+  for name, v in pairs(debug.getmetatable(self).values) do
+    twin[name] = class.is(v, Distribution) and widened(v) or wide(v)
+  end
+  for name, v in pairs(self._given or {}) do
+    given[name] = wide(v)
+    if core.is_tensor(v) then twin[name] = given[name]:expand(self[name].shape) end
+  end
+  twin.validate_args, twin._given = false, self._given and core.keep(given)
+  if self._given and self._formula.after_init then self._formula.after_init(twin, given) end
+  return twin
+end
+
+-- Returns samples in a dtype of half precision, without the bounds of the support, to which they may be rounded.
+local function rounded_inside(y, support, dtype)
+  local info, low, high = finfo(dtype), support.lower_bound, support.upper_bound
+  if low then y = y:clamp(low + info.tiny) end
+  if high then
+    high = core.is_tensor(high) and high or y:new_full({}, high)
+    y = y:clamp(nil, high - (high:abs() * (info.eps / 2)):clamp(info.tiny, 1e30))
+  end
+  return y:to(dtype)
+end
+
+-- Returns a formula that computes in float32 for parameters of half precision, and rounds its result once.
+local function rounds_once(f, draws)
+  return type(f) == "function" and function(d, x)
+    local dtype = d:first_parameter().dtype
+    local twin = finfo(dtype).bits == 16 and widened(d)
+    if not twin then return f(d, x) end
+    local y = full_precision.call(f, twin, x)
+    if not core.is_tensor(y) or y.dtype ~= "float32" or core.is_tensor(x) and x.dtype ~= dtype then return y end
+    return draws and rounded_inside(y, twin.support, dtype) or y:to(dtype)
+  end or f
+end
+
 -- Sets batch_shape, event_shape, and the parameters broadcast to them.
 function Distribution:_set_parameters(batch_shape)
   local entry = self._formula
@@ -364,8 +404,8 @@ function Distribution.define(name, super)
   return function(entry)
     local new = class.new(name, super or Distribution)
     new.strict, new.properties = true, {}
-    for key in pairs(computed) do entry[key] = formulas.compile(entry[key]) end
-    for key, f in pairs(entry.properties or {}) do new.properties[key] = formulas.compile(f) end
+    for key in pairs(computed) do entry[key] = rounds_once(formulas.compile(entry[key]), key == "rsample") end
+    for key, f in pairs(entry.properties or {}) do new.properties[key] = rounds_once(formulas.compile(f)) end
     for _, key in ipairs {"mean", "variance", "mode"} do new.properties[key] = entry[key] end
     for key, v in pairs(entry) do
       if not reserved[key] then new[key] = v end

@@ -3,6 +3,7 @@
 --- which are ops and those of `known`. A list has lines NAME = FORMULA before its last formula.
 local core = require "luminary.core"
 local class = require "luminary.base.class"
+local full_precision = require "luminary.base.full_precision"
 local options = require "luminary.base.options"
 local finfo = require("luminary.tensor.dtype_info").finfo
 local ops = core.ops
@@ -44,7 +45,7 @@ end
 local known = {
   pi = math.pi, inf = math.huge, nan = 0 / 0, EULER = 0.57721566490153286, SQRT2 = math.sqrt(2), LN2 = math.log(2),
   LOG_2PI = math.log(2 * math.pi), LOG_PI = math.log(math.pi),
-  clamp_probs = clamp_probs, log_gamma_sample = log_gamma_sample,
+  clamp_probs = clamp_probs, log_gamma_sample = log_gamma_sample, wide = full_precision.wide,
   both = ops.logical_and, either = ops.logical_or, no = ops.logical_not,
   -- Returns x log p + (1 - x) log(1 - p), given the logits of p.
   bernoulli_log_prob = function(l, x) return x * ops.log_sigmoid(l) + (1 - x) * ops.log_sigmoid(-l) end,

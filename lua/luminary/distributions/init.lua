@@ -3,7 +3,7 @@ local options = require "luminary.base.options"
 local kl = require "luminary.distributions.kl"
 
 -- Copies the public names of a module's table.
-local function copy(into, module)
+local function copy_public_names(into, module)
   for name, value in pairs(require("luminary.distributions." .. module)) do
     if name:sub(1, 1) ~= "_" then into[name] = value end
   end
@@ -13,11 +13,11 @@ end
 local distributions = {
   Distribution = require "luminary.distributions.distribution",
   --- lm.distributions.constraints: Conditions that parameters and values of distributions satisfy.
-  constraints = options.strict("distributions.constraints", copy({}, "constraints")),
+  constraints = options.strict("distributions.constraints", copy_public_names({}, "constraints")),
   kl_divergence = kl.kl_divergence, register_kl = kl.register_kl,
 }
 for _, file in ipairs {"continuous", "discrete", "gamma", "multivariate", "combined", "transforms"} do
-  copy(distributions, file)
+  copy_public_names(distributions, file)
 end
 kl._register_all(distributions)
 

@@ -104,7 +104,7 @@ local cross = compiled({
   Pareto = "(q.alpha + 1) * mean_log(p) - log(q.alpha) - q.alpha * log(q.scale)", Uniform = "log(q.high - q.low)",
 }, "p, q")
 
--- Classes p of which `cross` has formulas, with the classes q for which it has none.
+-- Classes of p for which the cross entropies above are valid, each with the classes of q for which they are not.
 local without = {
   Beta = "Gumbel", ContinuousBernoulli = "Beta Gamma Gumbel", Exponential = "", Gamma = "", Gumbel = "",
   Laplace = "Gumbel", Normal = "", Pareto = "Gumbel", Uniform = "",

@@ -37,9 +37,9 @@ local function set_tril(d, given)
   if given.scale_tril then
     d.tril_ = given.scale_tril
   elseif given.covariance_matrix then
-    d.tril_ = ops.cholesky(given.covariance_matrix)
+    d.tril_ = ops.cholesky(known.wide(given.covariance_matrix))
   else
-    local flipped = ops.cholesky(given.precision_matrix:flip({-2, -1}))
+    local flipped = ops.cholesky(known.wide(given.precision_matrix):flip({-2, -1}))
     d.tril_ = solve_lower(mT(flipped:flip({-2, -1})), eye(n, flipped))
   end
   core.keep(d.tril_)
@@ -54,11 +54,11 @@ local matrix_properties = {
   covariance_matrix = matrix "tril_:matmul(mT(tril_))", precision_matrix = matrix "cholesky_inverse(tril_)",
 }
 
-local function of_loc(d) return {d._given.loc.shape[d._given.loc.ndim]} end
+local function event_shape_of_loc(d) return {d._given.loc.shape[d._given.loc.ndim]} end
 
 list.MultivariateNormal = define "MultivariateNormal" {
   takes = "loc: real, " .. of_matrices, either = matrices,
-  event_dims = setmetatable({loc = 1}, {__index = matrix_dims}), event = of_loc, after_init = set_tril,
+  event_dims = setmetatable({loc = 1}, {__index = matrix_dims}), event = event_shape_of_loc, after_init = set_tril,
   support = "real_vector", help = "Creates a multivariate normal distribution", properties = matrix_properties,
   mahalanobis = "mahalanobis(tril_, x)", trace = "sum_squares(solve_lower(tril_, x))",
   -- Returns a list of matrices R whose sum of R R^T is the covariance.
@@ -70,7 +70,7 @@ list.MultivariateNormal = define "MultivariateNormal" {
 }
 list.LowRankMultivariateNormal = define "LowRankMultivariateNormal" {
   takes = "loc: real, cov_factor: real, cov_diag: positive", event_dims = {loc = 1, cov_factor = 2, cov_diag = 1},
-  event = of_loc, support = "real_vector",
+  event = event_shape_of_loc, support = "real_vector",
   help = "Creates a multivariate normal distribution with the covariance matrix cov_factor @ cov_factor.T + cov_diag.",
   -- Sets factor, diag, scaled (factor.T / diag) and the capacitance's Cholesky factor, which are not broadcast.
   after_init = function(d, given)
@@ -81,7 +81,7 @@ list.LowRankMultivariateNormal = define "LowRankMultivariateNormal" {
     end
     local scaled = mT(w) / diagonal:unsqueeze(-2)
     d.factor, d.diag, d.scaled = core.keep(w), core.keep(diagonal), core.keep(scaled)
-    d.capacitance = core.keep(ops.cholesky(scaled:matmul(w) + eye(w.shape[w.ndim], w)))
+    d.capacitance = core.keep(ops.cholesky(known.wide(scaled:matmul(w) + eye(w.shape[w.ndim], w))))
   end,
   properties = {
     log_det = "2 * log_diagonal(capacitance) + log(diag):sum(-1)",
@@ -149,11 +149,10 @@ list.Wishart = define("Wishart", combined.ExponentialFamily) {
   end,
 }
 list.LKJCholesky = define "LKJCholesky" {
-  takes = "dim, concentration: positive", plain = {dim = "count"},
+  takes = "dim, concentration: positive", plain = {dim = "integer(2)"},
   defaults = {concentration = 1}, support = "corr_cholesky",
   event = function(d) return {d._given.dim, d._given.dim} end,
   help = "Creates the LKJ distribution of Cholesky factors of correlation matrices [dim, dim].",
-  after_init = function(d) if d.dim < 2 then options.must_be("LKJCholesky", "dim", "at least 2", d.dim) end end,
   -- Draws by the onion method (Lewandowski, Kurowicka and Joe 2009): each row has a random length and direction.
   sample = function(d, shape)
     local Beta, n, c = require("luminary.distributions.gamma").Beta, d.dim, d.concentration

@@ -306,7 +306,7 @@ local function replaced(shape, n, ...)
   for _, size in ipairs {...} do out[#out + 1] = size end
   return out
 end
-local function count(name, shape)
+local function checked_numel(name, shape)
   local n = 1
   for _, size in ipairs(shape) do n = n * options.arg("ReshapeTransform", name, size, "natural") end
   return n
@@ -316,7 +316,7 @@ end
 define("ReshapeTransform", {
   bijective = true, takes = "in_shape: list, out_shape: list",
   init = function(self, in_shape, out_shape)
-    if count("in_shape", in_shape) ~= count("out_shape", out_shape) then
+    if checked_numel("in_shape", in_shape) ~= checked_numel("out_shape", out_shape) then
       fail("ReshapeTransform: in_shape and out_shape must have the same number of elements, got [%s] and [%s]",
         table.concat(in_shape, ", "), table.concat(out_shape, ", "))
     end
@@ -430,7 +430,7 @@ local function mapped(t, f, x, y)
 end
 
 -- Returns the list of the transforms' `domain` or `codomain`.
-local function of_each(list, name) return lists.map(list, function(t) return t[name] end) end
+local function constraints_of(list, name) return lists.map(list, function(t) return t[name] end) end
 
 -- Defines a transform that applies others to parts of a value; join: the op that joins results, and constraint: the
 -- function that joins constraints.
@@ -440,8 +440,8 @@ local function along_dim(name, entry, join, constraint)
     self.transforms, self.dim, self.bijective = transform_list(name, "tseq", tseq), opts.dim, true
     self.lengths = C._lengths(name, tseq, opts.lengths)
     for _, t in ipairs(tseq) do self.bijective = self.bijective and t.bijective end
-    self.domain = constraint(of_each(tseq, "domain"), opts.dim, opts.lengths)
-    self.codomain = constraint(of_each(tseq, "codomain"), opts.dim, opts.lengths)
+    self.domain = constraint(constraints_of(tseq, "domain"), opts.dim, opts.lengths)
+    self.codomain = constraint(constraints_of(tseq, "codomain"), opts.dim, opts.lengths)
   end
   entry.forward = function(x, t) return join(mapped(t, function(part, v) return part(v) end, x), t.dim) end
   entry.inv = function(y, t) return join(mapped(t, function(part, v) return part:inv(v) end, y), t.dim) end

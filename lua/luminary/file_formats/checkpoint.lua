@@ -102,7 +102,7 @@ Description.__index = Description
 
 function Description:shown() return checkpoint.shown_path(self.keys, self.root) end
 
-function Description:table(value)
+function Description:describe_table(value)
   local node = self.nodes[value]
   if node then
     if not node.id then
@@ -145,7 +145,7 @@ function Description:node(value)
     self.names[#self.names + 1] = name
     return {tensor = name}
   elseif kind == "table" and options.is_plain(value) and not class.record(value) then
-    return self:table(value)
+    return self:describe_table(value)
   elseif kind == "number" then
     if value ~= value then return {number = "nan"} end
     if value == math.huge then return {number = "inf"} end
@@ -166,9 +166,7 @@ function Description:tensor_name()
   return table.concat(parts, ".")
 end
 
--- LuaJIT 2.1.0-beta3 compiles such a recursion, of tables made in an ipairs loop, wrongly: of 85 levels the inner ones
--- are at times empty, also in a copy of the code without this library.
-Description.table = interpreted(Description.table)
+Description.describe_table = interpreted(Description.describe_table)
 Description.part = interpreted(Description.part)
 Description.node = interpreted(Description.node)
 
@@ -297,7 +295,6 @@ function restore(node, file, depth)
   return restore_table(node, file, depth)
 end
 
--- This recursion is like Description's: a table of an optimizer that was loaded was empty once.
 put = interpreted(put)
 restore_table = interpreted(restore_table)
 restore = interpreted(restore)

@@ -32,11 +32,11 @@ local function expand(source, kind, at, count, what)
   for first = 0, count - 1, step do
     local n = math.min(step, count - first)
     local bytes = source:bytes(at + first * kind.bytes, n * kind.bytes)
-    local function part(dtype, width, from)
+    local function part_of_blocks(dtype, width, from)
       local item = Source.item_bytes[dtype]
       return source:view(bytes, dtype, {n, width}, {kind.bytes / item, 1}, from, what)
     end
-    out:narrow(1, first + 1, n):copy_(kind.expand(part, n):reshape(n, kind.elements))
+    out:narrow(1, first + 1, n):copy_(kind.expand(part_of_blocks, n):reshape(n, kind.elements))
   end
   return out
 end

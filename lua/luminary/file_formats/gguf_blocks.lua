@@ -24,7 +24,7 @@ local function bits_at(x, width, ...)
   return ops.stack(list, x.ndim + 1)
 end
 
-local function with_high(low, high, at) return low:bitwise_or(high:reshape(low.shape):bitwise_left_shift(at)) end
+local function join_bits(low, high, at) return low:bitwise_or(high:reshape(low.shape):bitwise_left_shift(at)) end
 
 local function half(part, at) return part("float16", 1, at):float() end
 local function bytes(part, count, at) return part("uint8", count, at) end
@@ -33,7 +33,7 @@ local function words(part, count, at) return part("uint16", count, at):int() end
 -- Returns 32-bit integers, stored as pairs of 16 bits, as int64.
 local function long_words(part, count, at)
   local pairs_of = words(part, 2 * count, at):long():reshape {-1, count, 2}
-  return with_high(pairs_of:select(3, 1), pairs_of:select(3, 2), 16)
+  return join_bits(pairs_of:select(3, 1), pairs_of:select(3, 2), 16)
 end
 
 -- ---- values
@@ -122,8 +122,8 @@ local function quarters(x) return fields(x:reshape(x.shape[1], -1, 32), 2, 3) en
 local function scales_of_k(s)
   local a, b, c = s:narrow(2, 1, 4), s:narrow(2, 5, 4), s:narrow(2, 9, 4)
   local function high(of) return of:bitwise_right_shift(6) end
-  return ops.cat({a:bitwise_and(63), with_high(c:bitwise_and(15), high(a), 4)}, 2),
-    ops.cat({b:bitwise_and(63), with_high(c:bitwise_right_shift(4), high(b), 4)}, 2)
+  return ops.cat({a:bitwise_and(63), join_bits(c:bitwise_and(15), high(a), 4)}, 2),
+    ops.cat({b:bitwise_and(63), join_bits(c:bitwise_right_shift(4), high(b), 4)}, 2)
 end
 
 -- Returns d scale q - dmin min, for a block that begins with d, dmin and scales[12].
@@ -135,11 +135,11 @@ end
 -- Returns 5-bit numbers: the fifth bits of 32 elements are in 4 bytes, the others in 16.
 local function fives(part, high, low)
   local q = halves(bytes(part, 16, low), 16):reshape(-1, 32)
-  return with_high(q, fields(bytes(part, 4, high), 1, 3), 4):float()
+  return join_bits(q, fields(bytes(part, 4, high), 1, 3), 4):float()
 end
 
 -- Returns base-3 digits: a byte holds `count` of them as a fraction of 3^count in 256ths.
-local function thirds(x, count)
+local function ternary(x, count)
   local list = {}
   for i = 1, count do list[i] = (x * 3 ^ (i - 1)):bitwise_and(255) * 3 end
   return ops.stack(list, 2):bitwise_right_shift(8):reshape(x.shape[1], -1)
@@ -170,18 +170,18 @@ kind(10, "Q2_K", 84, 256, function(part) -- scales and minima[16], q[64], d, dmi
   return scaled(half(part, 80) * low, quarters(bytes(part, 64, 16))) - (half(part, 82) * high):unsqueeze(3)
 end)
 kind(11, "Q3_K", 110, 256, function(part) -- third bits[32], q[64], scales[12], d: d (scale - 32) (q - 4), groups of 16
-  local scale = with_high(fields(bytes(part, 8, 96), 4, 2), fields(bytes(part, 4, 104), 2, 2), 4)
-  local q = with_high(quarters(bytes(part, 64, 32)), fields(bytes(part, 32, 0), 1, 2), 2)
+  local scale = join_bits(fields(bytes(part, 8, 96), 4, 2), fields(bytes(part, 4, 104), 2, 2), 4)
+  local q = join_bits(quarters(bytes(part, 64, 32)), fields(bytes(part, 32, 0), 1, 2), 2)
   return scaled(half(part, 108) * (scale:reshape(-1, 16):float() - 32), q:float() - 4)
 end)
 kind(12, "Q4_K", 144, 256, function(part) -- d, dmin, scales[12], q[128]
   return groups_of_32(part, halves(bytes(part, 128, 16), 32))
 end)
 kind(13, "Q5_K", 176, 256, function(part) -- d, dmin, scales[12], fifth bits[32], of a group in each bit, q[128]
-  return groups_of_32(part, with_high(halves(bytes(part, 128, 48), 32), fields(bytes(part, 32, 16), 1, 2), 4))
+  return groups_of_32(part, join_bits(halves(bytes(part, 128, 48), 32), fields(bytes(part, 32, 16), 1, 2), 4))
 end)
 kind(14, "Q6_K", 210, 256, function(part) -- low[128], high[64], scales[16], d: d scale (q - 32), groups of 16
-  local q = with_high(halves(bytes(part, 128, 0), 64), quarters(bytes(part, 64, 128)), 4)
+  local q = join_bits(halves(bytes(part, 128, 0), 64), quarters(bytes(part, 64, 128)), 4)
   return scaled(half(part, 208) * part("int8", 16, 192):float(), q:float() - 32)
 end)
 kind(15, "Q8_K", 292, 256, function(part) return part("float32", 1, 0) * part("int8", 256, 4):float() end) -- d, q, sums
@@ -205,7 +205,7 @@ end)
 kind(19, "IQ1_S", 50, 256, function(part) -- d, points[32], 8 groups: 4 times 3 high bits, 3 of scale, 1 of delta
   local s = words(part, 8, 34)
   local scale = half(part, 0) * (bits_at(s, 3, 12):squeeze(3):float() * 2 + 1)
-  local points = with_high(bytes(part, 32, 2):int(), bits_at(s, 3, 0, 3, 6, 9), 8)
+  local points = join_bits(bytes(part, 32, 2):int(), bits_at(s, 3, 0, 3, 6, 9), 8)
   local delta = sign(s:bitwise_right_shift(15)) * 0.125
   return scaled(scale, grid("iq1", points):reshape(-1, 8, 32) + delta:unsqueeze(3))
 end)
@@ -214,32 +214,32 @@ kind(20, "IQ4_NL", 18, 32, function(part) -- d, indices of values[16]
 end)
 kind(21, "IQ3_S", 110, 256, function(part) -- d, points[64], ninth bits[8], signs[32], scales[4]
   local scale = half(part, 0) * (fields(bytes(part, 4, 106), 4, 3):reshape(-1, 8):float() * 2 + 1)
-  local points = with_high(bytes(part, 64, 2):int(), fields(bytes(part, 8, 66), 1, 3):int(), 8)
+  local points = join_bits(bytes(part, 64, 2):int(), fields(bytes(part, 8, 66), 1, 3):int(), 8)
   local signs = signs_of_byte(bytes(part, 32, 74))
   return scaled(scale, grid("iq3_s", points):reshape(signs.shape) * signs)
 end)
 kind(22, "IQ2_S", 82, 256, function(part) -- d, points[32], signs[32], high bits[8], scales[8]: groups of 16
   local scale = half(part, 0) * (fields(bytes(part, 8, 74), 4, 3):reshape(-1, 16):float() + 0.5) * 0.25
-  local points = with_high(bytes(part, 32, 2):int(), fields(bytes(part, 8, 66), 2, 3):int(), 8)
+  local points = join_bits(bytes(part, 32, 2):int(), fields(bytes(part, 8, 66), 2, 3):int(), 8)
   return scaled(scale, grid("iq2_s", points) * signs_of_byte(bytes(part, 32, 34)))
 end)
 kind(23, "IQ4_XS", 136, 256, function(part) -- d, high bits of scales[4], low ones[4], indices of values[128]
-  local scale = with_high(fields(bytes(part, 4, 4), 4, 3), fields(bytes(part, 2, 2), 2, 3), 4):reshape(-1, 8)
+  local scale = join_bits(fields(bytes(part, 4, 4), 4, 3), fields(bytes(part, 2, 2), 2, 3), 4):reshape(-1, 8)
   return scaled(half(part, 0) * (scale:float() - 32), uneven(halves(bytes(part, 128, 8), 16)))
 end)
 kind(29, "IQ1_M", 56, 256, function(part, n) -- points[32], high bits and deltas[16], scales[8] with d in high bits
   local s, high = words(part, 4, 48), fields(bytes(part, 16, 32), 4, 3):reshape(-1, 32):int()
   local top = fields(bytes(part, 8, 48), 4, 3):select(3, 2):reshape(-1, 4, 2):select(3, 2):reshape(-1, 2, 2)
-  local d = with_high(top:select(3, 1), top:select(3, 2), 4):contiguous()
+  local d = join_bits(top:select(3, 1), top:select(3, 2), 4):contiguous()
   local scale = core.view_as(d:reshape(-1), "float16", {n, 1}, {1, 1}, 0):float()
     * (bits_at(s, 3, 0, 3, 6, 9):reshape(-1, 16):float() * 2 + 1)
-  local points = with_high(bytes(part, 32, 0):int(), high:bitwise_and(7), 8)
+  local points = join_bits(bytes(part, 32, 0):int(), high:bitwise_and(7), 8)
   local delta = sign(high:bitwise_right_shift(3)) * 0.125
   return scaled(scale, grid("iq1", points) + delta:unsqueeze(3))
 end)
 kind(34, "TQ1_0", 54, 256, function(part) -- 5 numbers in each of 48 bytes, 4 in each of 4, d: d (q - 1)
   local q = bytes(part, 52, 0):int()
-  q = ops.cat({thirds(q:narrow(2, 1, 32), 5), thirds(q:narrow(2, 33, 16), 5), thirds(q:narrow(2, 49, 4), 4)}, 2)
+  q = ops.cat({ternary(q:narrow(2, 1, 32), 5), ternary(q:narrow(2, 33, 16), 5), ternary(q:narrow(2, 49, 4), 4)}, 2)
   return half(part, 52) * (q:float() - 1)
 end)
 kind(35, "TQ2_0", 66, 256, function(part) -- q[64], d: d (q - 1)

@@ -9,12 +9,12 @@ local idx = {}
 --- Returns the uint8 tensor of the file at a path. Allocates nothing if the file is too small for its elements.
 function idx.load(path)
   local stream, most = core.stream_open(path)
-  local function take(n)
+  local function read_bytes(n)
     local text = core.stream_text(stream, n)
     if #text < n then options.fail_in_file(path, "truncated: %d bytes are missing", n - #text) end
     return text
   end
-  local first, second, kind, ndim = take(4):byte(1, 4)
+  local first, second, kind, ndim = read_bytes(4):byte(1, 4)
   if first ~= 0 or second ~= 0 then
     malformed(path, "IDX header at byte 0", "it must start with 00 00, got %02x %02x", first, second)
   end
@@ -26,7 +26,7 @@ function idx.load(path)
   end
   local shape, count = {}, 1
   for d = 1, ndim do
-    local a, b, c, e = take(4):byte(1, 4)
+    local a, b, c, e = read_bytes(4):byte(1, 4)
     shape[d] = ((a * 256 + b) * 256 + c) * 256 + e
     count = count * shape[d]
   end

@@ -137,7 +137,7 @@ local function unless_lost(self, f, tuple)
 end
 
 -- Returns f(…), or a lost value if it raises an error that is not about the file, such as for its arguments.
-local function attempt(self, name, f, ...)
+local function call_or_lost(self, name, f, ...)
   local ok, value = pcall(f, ...)
   if ok then return value end
   value = tostring(value)
@@ -153,13 +153,13 @@ function Machine:call(f, args)
   if getmetatable(f) ~= Name or not f.call then
     return refused(getmetatable(f) == Name and f.name or "a " .. (self.kind[f] or type(f)))
   end
-  return attempt(self, f.name, unless_lost, self, f, args)
+  return call_or_lost(self, f.name, unless_lost, self, f, args)
 end
 
 --- Returns a value in its form in the result, such as the tensor of a storage.
 function Machine:plain(v)
   if getmetatable(v) ~= Name then return v end
-  if v.object == nil then v.object = v.value and attempt(self, v.name, v.value, v, self) or refused(v.name) end
+  if v.object == nil then v.object = v.value and call_or_lost(self, v.name, v.value, v, self) or refused(v.name) end
   return v.object
 end
 
@@ -328,7 +328,7 @@ local codes = {
     local state, top = m:pop(), m:top()
     local build = m.build[top] or getmetatable(top) == Name and top.build
     if build then
-      local lost = attempt(m, "__setstate__", build, top, state, m)
+      local lost = call_or_lost(m, "__setstate__", build, top, state, m)
       if is_lost(lost) then m.stack[m.n] = lost end
     elseif m.kind[top] ~= "dict" and not is_lost(top) then
       m:fail "attributes must be a dict"

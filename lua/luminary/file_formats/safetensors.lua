@@ -119,7 +119,7 @@ local function copies_of(tensors)
   return core.keep(copies)
 end
 
---- Writes the same with checksums; changes metadata. opts: {who, shards = names of shards to keep (files.lua);
+--- Writes tensors with checksums, which it adds to metadata. opts: {who, shards = names of shards to keep (files.lua);
 --- background, locked, whole, suffix are those of core.background_write}. In the background it writes copies of the
 --- tensors; otherwise it copies only tensors on devices and views, one by one. Returns core.background_write's result.
 function safetensors.write_checked(path, tensors, metadata, names, opts)

@@ -312,7 +312,7 @@ end
 
 local AT_ONCE = 2 ^ 22 -- elements in one step, which bounds the memory of their indices
 
-local function by_table(value, ...)
+local function decoder_by_table(value, ...)
   local more = {...}
   return {"uint8", function(codes)
     local n, opts, list = codes:numel(), {dtype = "bfloat16", device = codes.device}, {}
@@ -331,9 +331,9 @@ end
 Source.becomes = {
   uint32 = {"int32", function(t) return ops.bitwise_and(t:to "int64", 2 ^ 32 - 1) end},
   uint64 = {"int64", function(t) return (t:numel() == 0 or t:min():item() >= 0) and t or nil end},
-  float8_e4m3fn = by_table(float8, 3, 7, 127), float8_e5m2 = by_table(float8, 2, 15, 125),
-  float8_e4m3fnuz = by_table(float8, 3, 8, 128), float8_e5m2fnuz = by_table(float8, 2, 16, 128),
-  float8_e8m0fnu = by_table(function(code) return code == 255 and 0 / 0 or 2 ^ (code - 127) end),
+  float8_e4m3fn = decoder_by_table(float8, 3, 7, 127), float8_e5m2 = decoder_by_table(float8, 2, 15, 125),
+  float8_e4m3fnuz = decoder_by_table(float8, 3, 8, 128), float8_e5m2fnuz = decoder_by_table(float8, 2, 16, 128),
+  float8_e8m0fnu = decoder_by_table(function(code) return code == 255 and 0 / 0 or 2 ^ (code - 127) end),
 }
 for dtype in pairs(Source.becomes) do Source.item_bytes[dtype] = Source.item_bytes[dtype] or 1 end
 Source.TOO_LARGE = "dtype uint64 with values of 2^63 and more"

@@ -139,7 +139,7 @@ end
 
 -- Returns a dense tensor from starts of rows or columns [batch…, rows + 1], columns or rows [batch…, n] and values
 -- [batch…, n, block…, …]. Single elements are blocks of 1.
-local function of_compressed(machine, layout, starts, others, values, size)
+local function dense_from_compressed(machine, layout, starts, others, values, size)
   local batch, n, i, k = starts:dim() - 1, others.shape[-1], 1, 2 -- i: the dim that `starts` divides
   if layout:find "c$" then i, k = 2, 1 end
   local is_blocked = layout:find "bs"
@@ -166,7 +166,7 @@ local function sparse(args, machine)
   for i = 1, layout == "coo" and 2 or 3 do numel = numel + data[i]:numel() end
   local t = within_limit(machine, numel, function()
     if layout == "coo" then return scattered(machine, data[1], data[2], size) end
-    return of_compressed(machine, layout, unpack(data))
+    return dense_from_compressed(machine, layout, unpack(data))
   end)
   for d, n in ipairs(core.is_tensor(t) and size or {}) do assert(t.shape[d] == n) end
   return t

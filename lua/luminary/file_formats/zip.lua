@@ -161,7 +161,7 @@ end
 local NO_DATE = "\0\0\33\0" -- January 1, 1980, so that equal values yield equal files
 
 -- Returns a field: WORD if the value is too large, which is then appended to `wide`, the zip64 field.
-local function word(value, wide)
+local function word_field(value, wide)
   if value < WORD then return little_endian(value, 4) end
   wide[#wide + 1] = little_endian(value, 8)
   return little_endian(WORD, 4)
@@ -193,14 +193,14 @@ function zip.write(path, entries, align)
     end
     local bytes, sum = sum_up(entry[2])
     local wide = {}
-    local sizes = word(bytes, wide) .. word(bytes, wide)
+    local sizes = word_field(bytes, wide) .. word_field(bytes, wide)
     if #wide == 1 then wide[2] = wide[1] end
     local extra = zip64_field(wide)
     local gap = align and (-(at + 30 + #name + #extra + 4)) % align
     if gap then extra = extra .. "FB" .. little_endian(gap, 2) .. ("Z"):rep(gap) end
     local version = #wide > 0 and "\45\0" or "\20\0"
     local head = version .. "\0\8\0\0" .. NO_DATE .. sum .. sizes .. little_endian(#name, 2)
-    local place = word(at, wide)
+    local place = word_field(at, wide)
     local field = zip64_field(wide)
     pieces[#pieces + 1] = "PK\3\4" .. head .. little_endian(#extra, 2) .. name .. extra
     directory[#directory + 1] = "PK\1\2" .. "\45\0" .. head .. little_endian(#field, 2) .. ("\0"):rep(10) .. place

@@ -50,7 +50,7 @@ end
 local types_of_names = {device = "device", dtype = "dtype"}
 
 -- Returns the declared rows of a function or class, without a method's x.
-local function of_rows(each, rows)
+local function row_arguments(each, rows)
   local list = {}
   for i, row in ipairs(rows) do
     if not row.lacks and not (i == 1 and each.path:find "^x:") then
@@ -65,7 +65,7 @@ local function of_rows(each, rows)
   return list
 end
 
-local function of_op(each, info)
+local function op_arguments(each, info)
   local list = {}
   for i, row in ipairs(info.arguments) do
     if not (i == 1 and each.path:find ":") then
@@ -79,7 +79,7 @@ local function of_op(each, info)
 end
 
 -- Returns each name of "x, dim [, {keepdim = false, dtype}]"; names in brackets or braces are optional.
-local function of_call(call)
+local function argument_names(call)
   local list, depth, seen = {}, 0, {}
   local whole = (call:match "%b()" or ""):sub(2, -2)
   local text = whole:gsub("%b\"\"", function(s) return (s:gsub("[%[%]{}(),]", "_")) end) -- a text as long as `whole`
@@ -101,13 +101,13 @@ end
 --- true if they are declared, else type and choices are nil. named: only by name. nil for a name that cannot be called.
 function entry.arguments(each)
   local takes = signature.declared(each.value)
-  if takes then return of_rows(each, takes.rows), true end
+  if takes then return row_arguments(each, takes.rows), true end
   local callable = type(each.value) == "function" or index.is_class(each.value)
   local info = op_owners[each.owner] and core.op_info(aliases.of[each.name] or each.name:match "^(.-)_?$")
   local call = each.path ~= "" and split(help.of(each) or "")
-  if info and not (call and call:find "%[") then return of_op(each, info), true end
+  if info and not (call and call:find "%[") then return op_arguments(each, info), true end
   if not call or not call:find "%(" or not callable and not each.path:find ":" then return nil end
-  return of_call(call)
+  return argument_names(call)
 end
 
 --- Returns the arguments of a value: a function, a class, or the method `name` of a tensor or an object; nil if

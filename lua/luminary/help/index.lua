@@ -27,7 +27,7 @@ local function read_comments(path, by_heading)
   local by_line, file, first = {}, require("io").open(path, "r"), nil
   if not file then return by_line end
   local block, declared, number = nil, nil, 0
-  local function keep(lines)
+  local function keep_section(lines)
     local name = heading(lines[1])
     if name and not by_heading[name] then by_heading[name] = lines end
   end
@@ -43,7 +43,7 @@ local function read_comments(path, by_heading)
       first = first or block
       if text:find("%S") then
         by_line[number] = block
-        keep(block)
+        keep_section(block)
         -- The function of name = signature.of("name(…)", function(…) may be on a later line.
         local begins = text:find "signature%.[%w_]+%("
         if begins and not text:find "function%(" then declared = block end
@@ -51,12 +51,12 @@ local function read_comments(path, by_heading)
         local entry
         for _, each in ipairs(block) do
           if not entry or heading(each) then
-            if entry then keep(entry) end
+            if entry then keep_section(entry) end
             entry = {}
           end
           entry[#entry + 1] = each
         end
-        keep(entry)
+        keep_section(entry)
       end
       block = nil
     end
@@ -170,7 +170,7 @@ end
 local known -- set at first use, and again after pages.add
 
 -- Returns all public names: a list of {path, name, value, owner}, the same by name, and the comments.
-local function all()
+local function all_public_names()
   if known and known.packages == #pages.added then return known end
   local new = {
     packages = #pages.added,
@@ -218,13 +218,13 @@ end
 
 --- Returns all public names: a list of {path = "nn.Linear", name = "Linear", value, owner = "nn"}. The owner is "x" for
 --- tensors' methods and fields, the class for a class's methods; `inner` marks methods for subclasses.
-function index.entries() return all().list end
+function index.entries() return all_public_names().list end
 
 --- Returns the names without owners.
-function index.words() return lists.sorted_keys(all().by_name) end
+function index.words() return lists.sorted_keys(all_public_names().by_name) end
 
 --- Returns a public class by its name.
-function index.class(name) return all().classes[name] end
+function index.class(name) return all_public_names().classes[name] end
 
 --- Returns true for the name of an internal op, or an alias of an op.
 function index.is_inner(name)
@@ -252,6 +252,6 @@ local function joined(lines)
 end
 
 index.all, index.heading, index.joined, index.read_comments, index.shortened, index.sorted_names, index.is_class,
-  index.internal = all, heading, joined, read_comments, shortened, sorted_names, is_class, internal
+  index.internal = all_public_names, heading, joined, read_comments, shortened, sorted_names, is_class, internal
 
 return index

@@ -72,7 +72,7 @@ local function worded(path, name, lines, f, value)
 end
 
 -- Returns the text of the comment above a function.
-local function of_function(entry, value)
+local function help_of_function(entry, value)
   local f, info = original(value)
   local files = all().by_line
   if info.what ~= "C" and not files[info.source] then -- a user's function
@@ -85,17 +85,17 @@ end
 local explain
 
 -- Returns, for a method without a comment, the text of the method that it overrides.
-local function of_super(entry)
+local function help_of_super(entry)
   local of = all().classes[entry.owner]
   if not of then return nil end
   local super, common = rawget(of, "super"), class.methods[entry.name]
-  local text = super and explain(super.__name .. ":" .. entry.name) or common and of_function(entry, common)
+  local text = super and explain(super.__name .. ":" .. entry.name) or common and help_of_function(entry, common)
   if text then return text end
   if entry.name == "init" or entry.name == "forward" then return explain(entry.owner) end
 end
 
 -- Returns the text of another public name of the same value.
-local function of_alias(entry)
+local function help_of_alias(entry)
   local kind = type(entry.value)
   if kind ~= "function" and kind ~= "table" then return nil end
   for _, other in ipairs(all().list) do
@@ -109,7 +109,7 @@ end
 local function find_text(entry)
   local lines = all().by_heading[entry.path] or entry.owner == "x" and all().by_heading["lm." .. entry.name]
   if type(entry.value) == "function" then
-    local text = of_function(entry, entry.value)
+    local text = help_of_function(entry, entry.value)
     if text then return text end
   end
   if lines then return worded(entry.path, entry.name, lines, nil, entry.value) end
@@ -124,7 +124,7 @@ local function find_text(entry)
   end
   local kind = type(entry.value)
   if kind == "string" or kind == "number" then return explain(entry.owner) end -- a constant: its library's text
-  return of_alias(entry) or of_super(entry)
+  return help_of_alias(entry) or help_of_super(entry)
 end
 
 --- Methods that every class has, or that a call of the object runs.
@@ -186,7 +186,7 @@ local others = {
 }
 
 -- Returns the replacement for a method's name in another library, from the classes' __missing.
-local function of_methods(name)
+local function help_of_methods(name)
   local classes = all().classes
   for _, of in ipairs(options.sorted_keys(classes)) do
     local missing = rawget(classes[of], "__missing")
@@ -202,7 +202,7 @@ local function elsewhere(qualifier, name)
   for _, owner in ipairs {"x", "lm", "nn", "F", "optim", "optim.lr_scheduler", "data", "text", "lm.models"} do
     if not found and names[others[owner]][name] ~= nil then found = names[others[owner]][name] end
   end
-  return found or of_methods(name) or names.options[name] or found
+  return found or help_of_methods(name) or names.options[name] or found
 end
 
 -- Returns true if the qualifier of a query is the entry's owner.
@@ -318,7 +318,7 @@ local function elsewhere_of_models(name)
 end
 
 -- Returns the text of lm.models.gpt2.NAME: a net's method, or a name in other libraries' models.
-local function of_net(path, name)
+local function help_of_net(path, name)
   local text = explain("net:" .. name) or explain("Module:" .. name) or elsewhere_of_models(name)
   if text then return text end
   return nil, no_name(path, name, "lm.models")
@@ -333,7 +333,7 @@ end
 
 -- Returns the text of the entries of a name: the first in full, then others in the same case, then other entries with
 -- that word. `query`: the word, if it has no qualifier.
-local function of_entries(list, name, query)
+local function help_of_entries(list, name, query)
   local entries, search = load_module "luminary.help.entry", load_module "luminary.help.search"
   local texts, said, shown = {}, {}, {}
   for _, entry in ipairs(list) do
@@ -354,7 +354,7 @@ local function of_entries(list, name, query)
 end
 
 -- Returns the text of an entry by its path, qualifier and name; `of` is the qualifier's value, a class or a library.
-local function of_path(path, qualifier, name, of)
+local function help_of_path(path, qualifier, name, of)
   local before = qualifier and (all().by_path[shortened(qualifier)] or all().by_path[shortened("lm." .. qualifier)])
   local named, owners = qualifier and class_named(qualifier, before), of ~= nil and help.owners_of(of) or {}
   while named do
@@ -363,18 +363,18 @@ local function of_path(path, qualifier, name, of)
   end
   for _, owner in ipairs(owners) do
     local entry = all().by_path[owner .. ":" .. name] or all().by_path[owner .. "." .. name]
-    local text = entry and of_entries({entry}, name)
+    local text = entry and help_of_entries({entry}, name)
     if text then return text end
   end
   local entry = qualifier and all().by_path[path]
-  local text = entry and of_entries({entry}, name)
+  local text = entry and help_of_entries({entry}, name)
   if text then return text end
-  if before and before.owner == "lm.models" and type(before.value) == "function" then return of_net(path, name) end
+  if before and before.owner == "lm.models" and type(before.value) == "function" then return help_of_net(path, name) end
 end
 
 -- Returns the sections of docs/ with the words, and the list of entries with them in their names or first sentences,
 -- else anywhere in their texts; or nil. Sections are first if they fit better.
-local function of_search(query)
+local function help_of_search(query)
   local search = load_module "luminary.help.search"
   local found, tier = search.find(query)
   local headings, is_named, lacks = search.headings(query)
@@ -392,8 +392,8 @@ local function of_search(query)
 end
 
 -- Returns the text for a word that is not a name: an option, a name of PyTorch, or a word in sentences.
-local function of_word(name)
-  local listed, theirs = of_search(name), elsewhere(nil, name)
+local function help_of_word(name)
+  local listed, theirs = help_of_search(name), elsewhere(nil, name)
   local text = about_option(name) or theirs == nil and name:find "_" and about_option(name, true)
   if text then return listed and text .. "\n" .. listed or text end
   if theirs and theirs:find " " then
@@ -411,20 +411,20 @@ function help.text(path, of) -- `of`: the value before the last dot or colon, if
   local page = path:find "%.md$" and load_module("luminary.help.search").page(path)
   if page then return page end
   if path:find "%s" or path:find "^[%w_]+%-[%w_%-]+$" then
-    local text = of_search(path)
+    local text = help_of_search(path)
     return text, not text and ("no name or text with '%s'"):format(path) or nil
   end
   local qualifier, name = path:match("^(.*)[%.:]([%w_]+)$")
   name = name or path:match("^[%w_]+$")
-  if not name then return of_search(path) or nil, ("no '%s'"):format(path) end
-  local text, why = of_path(path, qualifier, name, of)
+  if not name then return help_of_search(path) or nil, ("no '%s'"):format(path) end
+  local text, why = help_of_path(path, qualifier, name, of)
   if text or why then return text, why end
-  text = of_entries(candidates(qualifier, name), name, not qualifier and name or nil)
+  text = help_of_entries(candidates(qualifier, name), name, not qualifier and name or nil)
   if text then return text end
   text = all().classes[name] and explain(name)
   if text then return text end
   if not qualifier then
-    text, why = of_word(name)
+    text, why = help_of_word(name)
     if text or why then return text, why end
   end
   text = op_text(name)
@@ -466,7 +466,7 @@ function help.value(name, value)
   name = name or "it"
   if type(value) == "function" then
     local entry, info = {path = name, name = name}, getinfo(value, "S")
-    return of_function(entry, value) or call_of(name, original(value), value)
+    return help_of_function(entry, value) or call_of(name, original(value), value)
       .. (info.what == "C" and "" or ("\n  %s:%d"):format(info.short_src, info.linedefined))
   end
   local record = class.record(value)

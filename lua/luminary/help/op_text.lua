@@ -2,7 +2,7 @@
 local core = require "luminary.core"
 
 -- Returns a call such as "sum(x, dim = nil, {keepdim = false, dtype = nil})".
-local function call(name, info)
+local function call_text(name, info)
   local parts, braces = {}, nil
   for i, row in ipairs(info.arguments) do
     local open = row.named and not braces and "{" or ""
@@ -19,5 +19,5 @@ return function(name)
     info, suffix = core.op_info(name:sub(1, -2)), "; this one in place"
     if info and info.kind ~= "elementwise" then info = nil end
   end
-  return info and ("%s\n  %s%s"):format(call(name, info), info.help, suffix)
+  return info and ("%s\n  %s%s"):format(call_text(name, info), info.help, suffix)
 end

@@ -27,7 +27,7 @@ for i, row in ipairs(pages.labels) do part_of[row[1]], order[row[2]] = row[2], 2
 -- Reads one section's lines into its fields. Calls problem(text, number) for lines that violate the form.
 local function read_section(section, lines, problem)
   local current, last = nil, 0 -- the part that a line continues, and the order of the latest
-  local function begin(part, number)
+  local function begin_part(part, number)
     if section[part] then problem("a second part of this kind: " .. part, number) end
     if order[part] < last then problem(part .. " must come earlier", number) end
     current, last, section[part] = part, order[part], section[part] or {}
@@ -40,21 +40,21 @@ local function read_section(section, lines, problem)
     if current == "example" then
       if line == "```" then current = nil else part[#part + 1] = line end
     elseif line == "```lua" then
-      begin("example", number)
+      begin_part("example", number)
     elseif line == "" then
       current = nil
     elseif name then
-      if current ~= "arguments" then begin("arguments", number) end
+      if current ~= "arguments" then begin_part("arguments", number) end
       table.insert(section.arguments, {name = name, about = about})
     elseif part_of[label] then
-      begin(part_of[label], number)
+      begin_part(part_of[label], number)
       section[current] = {text}
     elseif current == "arguments" then
       part[#part].about = part[#part].about .. " " .. line:match "^%s*(.*)$"
     elseif current then
       part[#part] = part[#part] .. " " .. line
     else
-      if last <= order.remarks and section.remarks then current = "remarks" else begin("remarks", number) end
+      if last <= order.remarks and section.remarks then current = "remarks" else begin_part("remarks", number) end
       table.insert(section.remarks, line)
     end
   end
@@ -69,7 +69,7 @@ function pages.read(path)
   if not file then return list, problems end
   local section, lines, number
   local function problem(text, at) problems[#problems + 1] = ("%s:%d: %s"):format(path, at, text) end
-  local function finish()
+  local function finish_section()
     if section then read_section(section, lines, problem) end
   end
   number = 0
@@ -77,7 +77,7 @@ function pages.read(path)
     number = number + 1
     local title = line:match "^## (.+)$"
     if title then
-      finish()
+      finish_section()
       -- A title is one name or several: "nn.MaxPool1d, nn.MaxPool2d".
       section, lines = {names = lists.parts(title, "[^,%s]+"), file = path, line = number}, {}
       list[#list + 1] = section
@@ -85,7 +85,7 @@ function pages.read(path)
       lines[#lines + 1] = line
     end
   end
-  finish()
+  finish_section()
   file:close()
   return list, problems
 end

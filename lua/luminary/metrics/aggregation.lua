@@ -38,7 +38,7 @@ end
 local function number(x) return core.tensor(x, {dtype = "float64"}) end
 
 -- Adds a metric of all values: its state's initial value and reduction, and reduce(values, weights).
-local function add(name, help, start, reduction, reduce)
+local function add_aggregation(name, help, start, reduction, reduce)
   metric.define(name, {
     help = "Aggregates a stream of values into " .. help, takes = "value", options = nan_option,
     make = function(self) self:add_state("value", number(start), reduction) end,
@@ -50,11 +50,11 @@ local function add(name, help, start, reduction, reduce)
   })
 end
 
-add("SumMetric", "their sum.", 0, "sum", function(sum, value) return sum + value:sum() end)
-add("MaxMetric", "their maximum.", -math.huge, "max", function(largest, value)
+add_aggregation("SumMetric", "their sum.", 0, "sum", function(sum, value) return sum + value:sum() end)
+add_aggregation("MaxMetric", "their maximum.", -math.huge, "max", function(largest, value)
   return ops.maximum(largest, value:amax())
 end)
-add("MinMetric", "their minimum.", math.huge, "min", function(smallest, value)
+add_aggregation("MinMetric", "their minimum.", math.huge, "min", function(smallest, value)
   return ops.minimum(smallest, value:amin())
 end)
 

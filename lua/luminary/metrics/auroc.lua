@@ -63,7 +63,6 @@ end
 
 local function make(self)
   local n = labels.check_task(self)
-  if self.max_fpr and self.max_fpr == 0 then options.must_be("AUROC", "max_fpr", "above 0 and at most 1", 0) end
   if self.max_fpr and self.task ~= "binary" then
     options.fail("AUROC: max_fpr requires task 'binary', got '%s'", self.task)
   end
@@ -134,7 +133,7 @@ local function update(self, preds, target)
 end
 
 -- Returns the area of label i, or of all labels together, and the number of positives.
-local function of_label(self, preds, target, i)
+local function label_area(self, preds, target, i)
   local fps, tps, negatives, positives
   if self.thresholds then
     local above = i and self.above:select(1, i) or self.above:sum(1)
@@ -166,10 +165,10 @@ local function compute(self)
     preds, target = ops.cat(self.preds, 1), ops.cat(self.target, 1)
   end
   local all = self.average == "micro" and self.task == "multilabel"
-  if self.task == "binary" or all then return labels.result((of_label(self, preds, target, not all and 1 or nil))) end
+  if self.task == "binary" or all then return labels.result((label_area(self, preds, target, not all and 1 or nil))) end
   local areas, positives = {}, {}
   for i = 1, self.num_labels and self.task == "multilabel" and self.num_labels or self.num_classes do
-    areas[i], positives[i] = of_label(self, preds, target, i)
+    areas[i], positives[i] = label_area(self, preds, target, i)
   end
   areas, positives = ops.stack(areas), ops.stack(positives)
   if self.average == "macro" then return labels.result(areas:mean()) end
@@ -181,6 +180,6 @@ metric.define("AUROC", {
   help = "Computes the area under the ROC curve, the receiver operating characteristic.",
   call = "auroc", required = labels.task,
   options = "thresholds: thresholds?, num_classes: count, num_labels: count, " .. labels.averaged:format "macro"
-    .. "max_fpr: probability, ignore_index: integer, validate_args: lacks = true",
+    .. "max_fpr: above(0, 1), ignore_index: integer, validate_args: lacks = true",
   make = make, update = update, compute = compute,
 })

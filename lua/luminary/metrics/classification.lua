@@ -28,8 +28,8 @@ local function update_counts(self, preds, target)
     tn = target:numel() - tp - fp - fn
   else
     local counts = labels.count_of_task(self, preds, target)
-    local function at(i, j) return counts:select(2, i):select(2, j) end
-    tn, fp, fn, tp = at(1, 1), at(1, 2), at(2, 1), at(2, 2)
+    local function count_at(i, j) return counts:select(2, i):select(2, j) end
+    tn, fp, fn, tp = count_at(1, 1), count_at(1, 2), count_at(2, 1), count_at(2, 2)
   end
   self.tp, self.fp, self.tn, self.fn = self.tp + tp, self.fp + fp, self.tn + tn, self.fn + fn
 end
@@ -48,7 +48,7 @@ end
 -- Adds a metric whose score is a ratio of counts: parts(self, tp, fp, tn, fn) returns numerator and denominator.
 -- absent_by_top_k: if top_k > 1, classes without targets are absent even if predicted. skips_ignored: micro and macro
 -- averages do not count predictions of the class ignore_index.
-local function add(name, call, help, how)
+local function add_metric(name, call, help, how)
   metric.define(name, {
     help = help, call = call, required = how.required or task,
     options = (how.options or counted) .. (how.more or ""),
@@ -71,7 +71,7 @@ local function add(name, call, help, how)
   })
 end
 
-add("Accuracy", "accuracy", "Computes the accuracy: the part of predictions that are right.", {
+add_metric("Accuracy", "accuracy", "Computes the accuracy: the part of predictions that are right.", {
   absent_by_top_k = true, parts = function(self, tp, fp, tn, fn)
     if self.task == "multiclass" then return tp, tp + fn end
     return tp + tn, tp + fp + tn + fn
@@ -80,10 +80,10 @@ add("Accuracy", "accuracy", "Computes the accuracy: the part of predictions that
 
 local zero_division = ", zero_division: number = 0"
 
-add("Precision", "precision", "Computes the precision: the part of predicted positives that are positive.", {
+add_metric("Precision", "precision", "Computes the precision: the part of predicted positives that are positive.", {
   absent_by_top_k = true, more = zero_division, parts = function(_, tp, fp) return tp, tp + fp end,
 })
-add("Recall", "recall", "Computes the recall: the part of positives that are predicted.", {
+add_metric("Recall", "recall", "Computes the recall: the part of positives that are predicted.", {
   absent_by_top_k = true, more = zero_division, parts = function(_, tp, _, _, fn) return tp, tp + fn end,
 })
 
@@ -93,17 +93,17 @@ local function f_score(beta, tp, fp, fn)
   return double(tp) * (1 + squared), double(tp) * (1 + squared) + double(fn) * squared + double(fp)
 end
 
-add("F1Score", "f1_score", "Computes the F1 score: the harmonic mean of precision and recall.", {
+add_metric("F1Score", "f1_score", "Computes the F1 score: the harmonic mean of precision and recall.", {
   more = zero_division, parts = function(_, tp, fp, _, fn) return f_score(1, tp, fp, fn) end,
 })
-add("FBetaScore", "fbeta_score",
+add_metric("FBetaScore", "fbeta_score",
   "Computes the F-beta score: a mean of precision and recall, where recall counts beta times.", {
   required = task .. ", beta: positive = 1", more = zero_division,
   parts = function(self, tp, fp, _, fn) return f_score(self.beta, tp, fp, fn) end,
 })
 
-add("JaccardIndex", "jaccard_index", [[Computes the Jaccard index, the intersection over union of each class; its mean
-    over classes is the mean IoU of segmentation.]], {
+add_metric("JaccardIndex", "jaccard_index", [[Computes the Jaccard index, the intersection over union of each class; its
+    mean over classes is the mean IoU of segmentation.]], {
   options = labels.classes .. labels.averaged:format "macro" .. "ignore_index: integer, validate_args: lacks = true",
   more = zero_division, skips_ignored = true, parts = function(_, tp, fp, _, fn) return tp, tp + fp + fn end,
 })

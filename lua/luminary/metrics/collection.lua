@@ -25,7 +25,7 @@ Collection.init = signature.of([[MetricCollection(metrics: list, {prefix = "", p
 end)
 
 -- Calls a method of each metric, and returns the results by name with prefix and postfix.
-local function each(self, method, ...)
+local function call_each_metric(self, method, ...)
   local results = {}
   for _, name in ipairs(self.names) do
     local metric = self.metrics[name]
@@ -35,21 +35,21 @@ local function each(self, method, ...)
 end
 
 --- Adds a batch to each metric.
-function Collection:update(...) each(self, "update", ...) end
+function Collection:update(...) call_each_metric(self, "update", ...) end
 
 --- collection:forward(…): Adds a batch to each metric; returns a table of the values of this batch alone.
 --- collection(…) calls it.
-function Collection:forward(...) return each(self, "forward", ...) end
+function Collection:forward(...) return call_each_metric(self, "forward", ...) end
 
 --- Returns a table of the metrics' values, by name.
-function Collection:compute() return each(self, "compute") end
+function Collection:compute() return call_each_metric(self, "compute") end
 
 --- Resets each metric.
-function Collection:reset() each(self, "reset") end
+function Collection:reset() call_each_metric(self, "reset") end
 
 --- Moves the states of each metric to a device. Returns the collection.
 function Collection:to(device)
-  each(self, "to", device)
+  call_each_metric(self, "to", device)
   return self
 end
 

@@ -20,16 +20,16 @@ return signature.of("evaluate(model: module, loader, metric)", function(model, l
   if not class.has(loader, "iter") then options.expected("evaluate", "a loader", loader) end
   if not class.has(metric, "reset", "update", "compute") then options.expected("evaluate", "a metric", metric) end
   local device, dtype = device_and_dtype(model)
-  local function moved(name, t)
+  local function moved_to_device(name, t)
     options.arg("evaluate", name, t, "tensor")
     return device and t:to(device) or t
   end
   metric:reset()
   in_mode(model, false, function()
     for input, target in loader:iter() do
-      input = moved("a batch's input", input)
+      input = moved_to_device("a batch's input", input)
       if dtype and core.is_floating_point(input) then input = input:to(dtype) end
-      metric:update(model(input), moved("a batch's target", target))
+      metric:update(model(input), moved_to_device("a batch's target", target))
     end
   end)
   return metric:compute()

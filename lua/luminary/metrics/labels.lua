@@ -8,7 +8,7 @@ local ops, fail = core.ops, options.fail
 
 local INTEGERS = {uint8 = true, int8 = true, int16 = true, int32 = true, int64 = true, bool = true}
 
-local function flat(x) return x:reshape(-1) end
+local function flattened(x) return x:reshape(-1) end
 
 -- ---- inputs as flat labels
 
@@ -25,7 +25,7 @@ local function check_range(who, name, x, low, high, ignored)
   local wrong = ops.logical_or(x:lt(low), x:gt(high))
   if ignored then wrong = ops.logical_and(wrong, x:ne(ignored)) end
   if not wrong:any():item() then return end
-  local first = flat(x):masked_select(flat(wrong)):narrow(1, 1, 1):item()
+  local first = flattened(x):masked_select(flattened(wrong)):narrow(1, 1, 1):item()
   options.must_be(who, name, low == 0 and "0 or 1" or ("classes from 1 to %d"):format(high), tonumber(first),
     low == 1 and first == 0 and "classes start at 1: add 1 to labels that count from 0" or nil)
 end
@@ -40,7 +40,7 @@ end
 local function as_long(x) return x:to "int64" end
 
 -- Removes the elements whose target is ignored.
-local function kept(self, preds, target)
+local function without_ignored(self, preds, target)
   if not self.ignore_index then return preds, target end
   local keep = target:ne(self.ignore_index)
   return preds:masked_select(keep), target:masked_select(keep)
@@ -92,7 +92,7 @@ local function class_labels(self, preds, target)
     check_integers(who, "preds", preds)
     preds = as_long(preds)
   end
-  preds, target = kept(self, flat(preds), flat(target))
+  preds, target = without_ignored(self, flattened(preds), flattened(target))
   if given_labels then check_range(who, "preds", preds, 1, classes) end
   return preds, target
 end
@@ -120,7 +120,7 @@ local function count_binary(self, preds, target, labels)
   local column = ops.arange(labels, {dtype = "int64", device = preds.device}) * 4
   local codes = target * 2 + preds + column + 1
   if self.ignore_index then codes = codes:masked_select(target:ne(self.ignore_index)) end
-  return count(flat(codes), 4 * labels):reshape(labels, 2, 2)
+  return count(flattened(codes), 4 * labels):reshape(labels, 2, 2)
 end
 
 local function count_of_task(self, preds, target)
@@ -165,7 +165,7 @@ end
 
 return {
   check_range = check_range, check_scores = check_scores, check_same = check_same, check_integers = check_integers,
-  probabilities = probabilities, rows_of_labels = rows_of_labels, as_long = as_long, flat = flat,
+  probabilities = probabilities, rows_of_labels = rows_of_labels, as_long = as_long, flat = flattened,
   class_labels = class_labels, count = count, count_of_task = count_of_task, check_task = check_task,
   double = double, result = result, divide = divide, task = task, classes = classes, averaged = averaged,
 }

@@ -75,28 +75,6 @@ local function group_of(self)
   return group.size > 1 and group or nil
 end
 
--- Joins the tensors of all ranks along dim 1. Ranks may have any number of rows, or none and not know their sizes.
-local function gather_rows(dist, list, group)
-  local mine = list[1] and ops.cat(list, 1):cpu():contiguous()
-  local known = dist.all_gather_object({}, mine and {shape = {unpack(mine.shape)}, dtype = mine.dtype} or false,
-    {group = group})
-  local longest, like = 0, nil
-  for _, each in ipairs(known) do
-    if each then longest, like = math.max(longest, each.shape[1]), like or each end
-  end
-  if not like then return {} end
-  local shape, how = {longest, unpack(like.shape, 2)}, {dtype = like.dtype, device = "cpu"}
-  local padded, outputs = ops.zeros(shape, how), {}
-  if mine then padded:narrow(1, 1, mine.shape[1]):copy_(mine) end
-  for i = 1, #known do outputs[i] = ops.zeros(shape, how) end
-  dist.all_gather(outputs, padded, {group = group})
-  local rows = {}
-  for i, each in ipairs(known) do
-    if each then rows[#rows + 1] = outputs[i]:narrow(1, 1, each.shape[1]) end
-  end
-  return rows
-end
-
 -- Returns the states reduced over all ranks; this rank's states do not change.
 local function reduced(self, group)
   local dist = load_module "luminary.distributed"
@@ -104,7 +82,9 @@ local function reduced(self, group)
   for _, name in ipairs(options.sorted_keys(self.reductions)) do -- in the same order on all ranks
     local state, reduction = self[name], self.reductions[name]
     if reduction == "cat" then
-      states[name] = gather_rows(dist, state, group)
+      states[name] = {} -- ranks may have any number of rows, or none and not know their sizes
+      local own = {state[1] and ops.cat(state, 1)}
+      for _, rows in ipairs(dist.all_gather_object({}, own, {group = group})) do lists.append(states[name], rows) end
     else
       states[name] = dist.all_reduce(state:cpu():clone(), {op = reduction, group = group})
     end

@@ -42,7 +42,7 @@ local function strings(who, name, v)
 end
 
 -- Counts a line's n-grams that its references contain; an n-gram counts at most as often as in the best reference.
-local function compare(line, references, longest, hits, all)
+local function count_common_ngrams(line, references, longest, hits, all)
   local pred, best, target_length = words_of(line), {}, nil
   for n = 1, longest do best[n] = {} end
   for _, reference in ipairs(references) do
@@ -70,13 +70,13 @@ local function update_bleu(self, preds, target)
   for i, line in ipairs(preds) do
     local references = strings(who, ("target[%d]"):format(i), target[i])
     if #references == 0 then fail("%s: target[%d] must have at least one reference", who, i) end
-    local length, target_length = compare(line, references, self.n_gram, hits, all)
+    local length, target_length = count_common_ngrams(line, references, self.n_gram, hits, all)
     lengths[1], lengths[2] = lengths[1] + length, lengths[2] + target_length
   end
-  local function add(name, list) self[name] = self[name] + core.tensor(list, {dtype = "float64"}):to(self.device) end
-  add("numerator", hits)
-  add("denominator", all)
-  add("lengths", lengths)
+  local function add_to(name, list) self[name] = self[name] + core.tensor(list, {dtype = "float64"}):to(self.device) end
+  add_to("numerator", hits)
+  add_to("denominator", all)
+  add_to("lengths", lengths)
 end
 
 local function compute_bleu(self)

@@ -35,7 +35,7 @@ local function candidates(scores, rows, o, last_step)
 end
 
 -- Adds the candidates that end among the first num_beams to `finished`, which keeps the num_beams best.
-local function finish(finished, list, rows, step, o)
+local function keep_finished_beams(finished, list, rows, step, o)
   for j = 1, math.min(o.num_beams, #list) do
     if list[j].ends then
       finished[#finished + 1] = {worth = list[j].score / step ^ o.length_penalty, tokens = tokens_of(list[j], rows)}
@@ -69,7 +69,7 @@ return function(ids, o, logits, mask)
     if o.do_sample then scores = logits_processors.of_beams(scores, o) end
     local list = candidates(scores + sums, rows, o, step == o.max_new_tokens)
     if #list == 0 then logits_processors.none_left(1) end
-    if not (#finished == beams and o.early_stopping == true) then finish(finished, list, rows, step, o) end
+    if not (#finished == beams and o.early_stopping == true) then keep_finished_beams(finished, list, rows, step, o) end
     local kept, full = continued(list, o), #finished == beams
     local length = o.early_stopping == "never" and o.length_penalty > 0 and o.max_new_tokens or step
     local hopeless = full and kept[1] and kept[1].score / length ^ o.length_penalty <= finished[beams].worth

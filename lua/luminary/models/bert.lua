@@ -190,7 +190,7 @@ end
 --- num_labels], with "token_classification" [N, L, num_labels].
 function Bert:forward(ids, opts)
   if part.ranks > 1 then fail("Bert: nn.parallel.context_parallel is not supported; lm.models.gpt2 and llama are") end
-  local o = options.check("Bert", opts, {attention_mask = {"tensor"}, token_type_ids = {"tensor"}}, "attention_mask")
+  local o = options.check("Bert", opts, "{attention_mask: tensor, token_type_ids: tensor}")
   if common.ids("Bert", ids).shape[2] == 0 then
     options.must_be("Bert", "ids", "a tensor with at least one token", ids)
   end
@@ -223,7 +223,7 @@ local of_distilbert = {
 }
 
 -- Sets the options that have other names in config.json.
-local function also(json, out, given, path)
+local function read_renamed_options(json, out, given, path)
   local architecture = type(json.architectures) == "table" and json.architectures[1]
   local family = families[out.model_type or "bert"]
   out.head = heads[tostring(architecture):match "ForPreTraining$" or tostring(architecture):match "For%u%w*$"
@@ -258,7 +258,7 @@ local function maker(name)
     common.fit_labels(name, config, "num_labels")
     options.divisible(name, "hidden_size", config.hidden_size, "num_attention_heads", config.num_attention_heads)
     return Bert(config)
-  end, "head", {kinds = families, also = also, only = {
+  end, "head", {kinds = families, also = read_renamed_options, only = {
     position_embedding_type = "absolute", tie_word_embeddings = true, is_decoder = false, add_cross_attention = false,
   }})
 end

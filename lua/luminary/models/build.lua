@@ -7,17 +7,14 @@ local load_module = require "luminary.base.load_module"
 local generation_config = require "luminary.models.generation_config"
 local gguf = require "luminary.models.gguf"
 local options = require "luminary.base.options"
+local signature = require "luminary.base.signature"
 local meta = require "luminary.nn.meta"
 local Source = require "luminary.file_formats.source"
 
 local fail = options.fail
 local NULL = {} -- a null in JSON
 
-local loading = {
-  strict = {"boolean", true}, ignore_mismatched_sizes = {"boolean", false}, rename = changes.options.rename,
-}
-local all = {weights = {"any"}, device = changes.options.device, dtype = changes.options.dtype}
-for name, row in pairs(loading) do all[name] = row end
+local all = signature.spec "{weights, device, dtype: string, strict = true, ignore_mismatched_sizes = false, rename}"
 
 -- Removes the nulls of a JSON object, also in nested ones. Returns it.
 local function without_nulls(t)
@@ -236,7 +233,7 @@ return function(who, opts, spec, make, first, reads)
   if config and reads.generates then ends, generation = generation_of(who, source, config, path, given.vocab_size) end
   local own, how, device = {}, {}, given.device
   for name in pairs(spec) do own[name] = given[name] end
-  for name in pairs(loading) do how[name] = given[name] end
+  for _, name in ipairs {"strict", "ignore_mismatched_sizes", "rename"} do how[name] = given[name] end
   if weights == nil and (how.rename or given.dtype == "auto") then
     fail("%s: %s requires weights", who, how.rename and "rename" or 'dtype = "auto"')
   end

@@ -20,15 +20,15 @@ end
 --- Draws weights, and sets biases to 0. linear: a standard deviation or a function of the weight; nil leaves linear
 --- layers unchanged. conv: the same for convolutions; nil draws for ReLU by their outgoing size (He et al. 2015).
 function common.draw(net, linear, conv)
-  local function draw(m, rule)
+  local function init_weights(m, rule)
     if type(rule) == "function" then rule(m.weight) else nn.init.normal_(m.weight, 0, rule) end
     if m.bias then nn.init.zeros_(m.bias) end
   end
   net:apply(function(m)
     if m:is(nn.Conv2d) then
-      draw(m, conv or function(w) nn.init.kaiming_normal_(w, {mode = "fan_out", nonlinearity = "relu"}) end)
+      init_weights(m, conv or function(w) nn.init.kaiming_normal_(w, {mode = "fan_out", nonlinearity = "relu"}) end)
     elseif m:is(nn.Linear) and linear then
-      draw(m, linear)
+      init_weights(m, linear)
     end
   end)
   return net
@@ -122,8 +122,6 @@ function common.ids(who, ids)
   return shapes.check(who, "ids", options.arg(who, "ids", ids, "tensor"), {"N", "L"})
 end
 
-local forward_options = {cache = {"table"}, attention_mask = {"tensor"}, position_ids = {"tensor"}}
-
 --- Activations by Hugging Face's names.
 common.activations = {
   gelu = ops.gelu, relu = ops.relu, silu = ops.silu, swish = ops.silu, tanh = ops.tanh,
@@ -139,7 +137,7 @@ end
 --- scaled_dot_product_attention by which a token attends to those before it, also in the cache, except where the mask
 --- is false (a token that attends to none gets zeros); and `near`, the same for the last `window` tokens alone.
 function common.forward_options(who, ids, opts, layers, window)
-  local o = options.check(who, opts, forward_options, "cache")
+  local o = options.check(who, opts, "{cache: table, attention_mask: tensor, position_ids: tensor}")
   local n, l = unpack(common.ids(who, ids).shape)
   local cache, mask = o.cache, o.attention_mask
   if cache and not (#cache == layers and class.has(cache[1], "update")) then
@@ -176,9 +174,9 @@ function common.LanguageModel:caches(layers, batch_size, length, heads, head_dim
   length = options.arg(self.__name .. ":new_cache", "max_seq_len", length, "count")
   local list, weight = {}, self:embedding()
   local like = {device = weight.device, dtype = weight.dtype}
+  heads = math.max(1, heads / (self.tensor_ranks or 1))
   for i = 1, layers do
-    list[i] = nn.KVCache(batch_size, math.min(length, self.config.max_positions), heads / (self.tensor_ranks or 1),
-      head_dim, like)
+    list[i] = nn.KVCache(batch_size, math.min(length, self.config.max_positions), heads, head_dim, like)
   end
   return list
 end
@@ -191,7 +189,7 @@ end
 
 --- Returns the plan of a model for nn.parallel.parallelize: `plan`, and with the option sequence also `sequence`.
 function common.parallel_plan(who, opts, plan, sequence)
-  local o = options.check(who .. ":parallel_plan", opts, {sequence = {"boolean", false}, gather = {"boolean", false}})
+  local o = options.check(who .. ":parallel_plan", opts, "{sequence = false, gather = false}")
   if o.gather then plan.lm_head = {style = "vocabulary", output = "replicated"} end
   for name, style in pairs(o.sequence and sequence or {}) do plan[name] = style end
   return plan

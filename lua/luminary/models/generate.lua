@@ -70,12 +70,6 @@ local function read_options(who, net, opts)
     if o.given.do_sample == nil and o.given[name] then o.do_sample = true end
   end
   if o.do_sample and o.temperature == 0 then o.do_sample = false end
-  for _, name in ipairs {"repetition_penalty", "length_penalty"} do
-    if math.abs(o[name]) == math.huge or o[name] ~= o[name] or name == "repetition_penalty" and o[name] == 0 then
-      options.must_be(who, name, name == "repetition_penalty" and "a finite number above 0" or "a finite number",
-        o[name])
-    end
-  end
   o.ends = {}
   local ends = o.eos_token_id
   if ends == nil and type(net) ~= "function" then ends = net.eos_token_id end
@@ -216,7 +210,7 @@ local function one_by_one(who, net, ids, mask, o)
 end
 
 -- Returns the best continuations of each sequence by beam search, as int64 [N, L]; shorter ones are filled.
-local function by_beams(who, net, ids, mask, o)
+local function generate_by_beams(who, net, ids, mask, o)
   local all, longest, length = {}, 0, ids.shape[2] + o.max_new_tokens
   for i = 1, ids.shape[1] do
     local row = mask and mask:narrow(1, i, 1)
@@ -253,7 +247,7 @@ function generate(net, ids, opts)
   ids = check_ids(who, net, ids, o)
   local mask = padding_of(who, ids, o)
   if ids.shape[1] == 0 then return ids end
-  local search = o.num_beams > 1 and by_beams or one_by_one
+  local search = o.num_beams > 1 and generate_by_beams or one_by_one
   if not module then return core.no_grad(search, who, net, ids, mask, o) end
   return in_mode(net, false, search, who, net, ids, mask, o)
 end

@@ -29,9 +29,9 @@ end
 --- the prompt, too.
 generation_config.options = {
   max_new_tokens = {"count", 20}, min_new_tokens = {"natural", 0}, temperature = {"positive", 1},
-  top_k = {"natural", 0}, top_p = {"probability", 1}, min_p = {"probability", 0}, repetition_penalty = {"positive", 1},
+  top_k = {"natural", 0}, top_p = {"probability", 1}, min_p = {"probability", 0}, repetition_penalty = {"above(0)", 1},
   no_repeat_ngram_size = {"natural", 0}, do_sample = {"boolean"}, num_beams = {"count", 1},
-  num_return_sequences = {"count", 1}, length_penalty = {"number", 1}, early_stopping = {early_stopping, false},
+  num_return_sequences = {"count", 1}, length_penalty = {"finite", 1}, early_stopping = {early_stopping, false},
   bad_words_ids = {bad_words}, eos_token_id = {"any"}, pad_token_id = {"count", nil, true}, stop_strings = {"any"},
   use_cache = {"boolean", true},
 }
@@ -84,7 +84,7 @@ function generation_config.read(who, path, json)
   for _, name in ipairs(lacking) do
     if not is_neutral(json[name]) then left_out[#left_out + 1] = name end
   end
-  local function take(rows)
+  local function take_values(rows)
     for name, row in pairs(rows) do
       local value = json[name]
       if name:find "_token_id$" then
@@ -95,8 +95,8 @@ function generation_config.read(who, path, json)
       end
     end
   end
-  take(generation_config.options)
-  take(lengths)
+  take_values(generation_config.options)
+  take_values(lengths)
   if out.do_sample and out.top_k == nil then out.top_k = 50 end
   if #left_out > 0 then
     core.warn(("%s: %s: this version lacks %s, left out"):format(who, path, table.concat(left_out, ", ")))

@@ -17,12 +17,12 @@ local models = {}
 local DEVIATION = 0.02
 
 -- Returns a class of layers like `of` whose weights have that deviation.
-local function drawn(of)
+local function class_with_normal_init(of)
   local new = class.define(of.__name, of)
   function new:reset_parameters() nn.init.normal_(self.weight, 0, DEVIATION) end
   return new
 end
-local Embedding, Linear = drawn(nn.Embedding), drawn(nn.Linear)
+local Embedding, Linear = class_with_normal_init(nn.Embedding), class_with_normal_init(nn.Linear)
 
 -- A linear layer with a weight [in, out], as in GPT-2's files.
 local Conv1D = class.define("Conv1D", nn.Module)
@@ -172,7 +172,7 @@ function GPT2:new_cache(batch_size, max_seq_len)
   return self:caches(config.n_layer, batch_size, max_seq_len, config.n_head, config.n_embd / config.n_head)
 end
 
--- Returns the hidden states [N, L, n_embd] of ids before the first block. o: of common.forward_options.
+-- Returns the hidden states [N, L, n_embd] of ids before the first block. o: what common.forward_options returns.
 local function embed(net, ids, o)
   local body, l = net.transformer, ids.shape[2]
   if o.first + l > net.config.n_positions then

@@ -64,7 +64,7 @@ end
 -- Returns AlexNet (Krizhevsky, 2014), VGG (Simonyan and Zisserman, 2014) or CNN-F (Chatfield et al., 2014): features,
 -- then a classifier of three linear layers. A row of `text` is a convolution's channels, kernel size, stride and
 -- padding; 0 is a pooling, n a norm. late: true for dropout after linear layers.
-local function of_convolutions(o, text, pool, with_norm, size, late)
+local function plain_network(o, text, pool, with_norm, size, late)
   local features, channels = list_of(), 3
   for _, row in ipairs(rows(text)) do
     local out, width, stride, padding = unpack(row, 1, 4)
@@ -91,11 +91,11 @@ local function of_convolutions(o, text, pool, with_norm, size, late)
 end
 
 define("alexnet", {dropout = 0.5}, function(o)
-  return of_convolutions(o, "64 11 4 2, 0, 192 5 1 2, 0, 384, 256, 256, 0", {3, {stride = 2}}, false, 6)
+  return plain_network(o, "64 11 4 2, 0, 192 5 1 2, 0, 384, 256, 256, 0", {3, {stride = 2}}, false, 6)
 end)
 
 define("vgg_f", {dropout = 0.5}, function(o)
-  return common.draw(of_convolutions(o, "64 11 4 0, n, 0, 256 5 1 2, n, 0, 256, 256, 256, 0",
+  return common.draw(plain_network(o, "64 11 4 0, n, 0, 256 5 1 2, n, 0, 256, 256, 256, 0",
     {3, {stride = 2, ceil_mode = true}}, false, 6, true), 0.01)
 end)
 
@@ -107,7 +107,7 @@ for name, plan in pairs {
 } do
   for _, norm in ipairs {"", "_bn"} do
     define(name .. norm, {dropout = 0.5}, function(o)
-      return common.draw(of_convolutions(o, plan, {2}, norm ~= "", 7, true), 0.01)
+      return common.draw(plain_network(o, plan, {2}, norm ~= "", 7, true), 0.01)
     end)
   end
 end

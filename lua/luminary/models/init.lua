@@ -4,7 +4,7 @@ local options = require "luminary.base.options"
 
 -- Returns a callable table that makes a network; load() returns the function. Reading a field that other libraries'
 -- classes have, such as from_pretrained, is an error that names the replacement.
-local function maker(name, load)
+local function lazy_model_maker(name, load)
   return setmetatable({__name = name}, {
     instance = {}, called = load, __tostring = function() return "function: lm.models." .. name end,
     __call = function(_, ...) return options.exact(name, load())(...) end,
@@ -31,7 +31,7 @@ for file, names in pairs {
     wide_resnet50_2]],
 } do
   for name in names:gmatch "%S+" do
-    models[name] = maker(name, function() return load_module("luminary.models." .. file)[name] end)
+    models[name] = lazy_model_maker(name, function() return load_module("luminary.models." .. file)[name] end)
   end
 end
 

@@ -192,7 +192,9 @@ function Llama:parallel_plan(opts)
     end
   end
   for name, parts in pairs(column) do
-    plan[layer .. name] = {style = "column", parts = parts, unit = name:find "attn" and dim or 1}
+    plan[layer .. name] = {
+      style = "column", parts = parts, unit = name:find "attn" and dim or 1, shared = name:find "[kv]_proj" ~= nil,
+    }
   end
   if families[config.model_type].qk_norm then
     plan[layer .. "self_attn.q_norm"], plan[layer .. "self_attn.k_norm"] = "divided", "divided"
@@ -270,7 +272,7 @@ local spec = {
   intermediate_size = {"count", 11008}, num_hidden_layers = {"count", 32}, num_attention_heads = {"count", 32},
   num_key_value_heads = {"count"}, head_dim = {"count"}, max_position_embeddings = {"count", 2048},
   rms_norm_eps = {"positive", 1e-5}, rope_theta = {"positive"}, rope_scaling = {"table"}, rope_parameters = {"table"},
-  partial_rotary_factor = {"positive"}, original_max_position_embeddings = {"count"},
+  partial_rotary_factor = {"probability"}, original_max_position_embeddings = {"count"},
   tie_word_embeddings = {"boolean", false}, pad_vocab_to = {"count"}, attention_bias = {"boolean", false},
   mlp_bias = {"boolean", false}, hidden_act = {options.sorted_keys(common.activations), "silu"},
   sliding_window = {"count"}, use_sliding_window = {"boolean", false}, max_window_layers = {"natural", 28},
@@ -284,9 +286,7 @@ local function resolve_positions(config)
   for name, value in pairs(config.rope_scaling or given) do scaling[name] = value end
   config.rope_theta = config.rope_theta or given.rope_theta or 10000
   local share = given.partial_rotary_factor or config.partial_rotary_factor or 1
-  if options.arg("llama", "partial_rotary_factor", share, "positive") > 1 then
-    options.must_be("llama", "partial_rotary_factor", "at most 1", share)
-  end
+  options.arg("llama", "partial_rotary_factor", share, "probability")
   config.rotary_dim = math.floor(config.head_dim * share)
   local original = options.arg("llama", "original_max_position_embeddings",
     config.original_max_position_embeddings or scaling.original_max_position_embeddings or most, "count")
@@ -315,14 +315,14 @@ local function make(config)
 end
 
 -- Sets hidden_act of Gemma, whose older files have "gelu" for another activation.
-local function also(json, out)
+local function fix_gelu(json, out)
   if out.model_type ~= "gemma" then return end
   out.hidden_act = json.hidden_activation or json.hidden_act ~= "gelu" and json.hidden_act or nil
 end
 
 local function maker(name)
   return common.maker(name, spec, name, families[name], make, "vocab_size", {
-    kinds = families, generates = true, also = also, only = {use_bidirectional_attention = false, resid_pdrop = 0},
+    kinds = families, generates = true, also = fix_gelu, only = {use_bidirectional_attention = false, resid_pdrop = 0},
   })
 end
 

@@ -132,7 +132,7 @@ end
 local HOTTEST = 1e30 -- highest temperature; float32 holds scores divided by it, and more would change nothing
 
 -- Returns scores at temperature, at least `coldest`, restricted by top_k, top_p and min_p to at least `least` of a row.
-local function left(scores, o, coldest, least)
+local function restricted(scores, o, coldest, least)
   scores = scores / math.min(math.max(o.temperature, coldest), HOTTEST)
   scores = best(scores, o.top_k == 0 and 0 or math.max(o.top_k, least))
   return near_best(most_of(scores, o.top_p, least), o.min_p, least)
@@ -141,7 +141,7 @@ end
 --- Draws a token of each row by its probability at temperature, among top_k, top_p and min_p: int64 [N, 1].
 function logits_processors.drawn(scores, o)
   scores = scores - scores:amax(2, {keepdim = true}) -- keeps the likeliest finite at any temperature
-  return left(scores, o, 1e-30, 1):softmax(2):multinomial(1, true, {generator = o.generator})
+  return restricted(scores, o, 1e-30, 1):softmax(2):multinomial(1, true, {generator = o.generator})
 end
 
 --- Returns the number of candidates of a beam: all ends may be the likeliest, and one more token must be among them.
@@ -154,7 +154,7 @@ end
 --- Returns the log probabilities of beams at temperature, restricted by top_k, top_p and min_p, for drawing.
 function logits_processors.of_beams(scores, o)
   -- Below 1e-6, sums of them would be as low as those of excluded tokens.
-  return left(scores, o, 1e-6, logits_processors.choices(o))
+  return restricted(scores, o, 1e-6, logits_processors.choices(o))
 end
 
 return logits_processors

@@ -15,7 +15,7 @@ local function last_place(who, y, n)
 end
 
 -- Returns scores; fails if a token cannot be chosen by those of a row.
-local function checked(who, scores)
+local function checked_scores(who, scores)
   for i, best in ipairs(scores:amax(2):totable()) do
     if best ~= best then
       fail("%s: the net returned NaN scores in row %d", who, i)
@@ -41,7 +41,7 @@ end
 local Logits = {}
 Logits.__index = Logits
 
-local function given(self, ids)
+local function compute_logits(self, ids)
   local rows, l = unpack(ids.shape)
   local net, mask, known = self.net, self.mask, self.known
   if mask and mask.shape[2] < l then
@@ -66,7 +66,7 @@ local function given(self, ids)
 end
 
 --- Returns the scores [n, V], float32, of the token after ids [n, L], which grow with each call.
-function Logits:after(ids) return checked(self.who, given(self, ids)) end
+function Logits:after(ids) return checked_scores(self.who, compute_logits(self, ids)) end
 
 --- Replaces the sequences in the cache by those with the indices `order`, int64 [m].
 function Logits:reorder(order)

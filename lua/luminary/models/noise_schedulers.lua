@@ -9,26 +9,10 @@ local shapes = require "luminary.tensor.shapes"
 local ops, fail = core.ops, options.fail
 local schedulers = {}
 
-local MOST = 1e6 -- largest number of steps
-
-local function steps_kind(who, name, n)
-  n = options.arg(who, name, n, "count")
-  if n > MOST then options.must_be(who, name, ("at most %d"):format(MOST), n) end
-  return n
-end
-
-local spec = {
-  num_train_timesteps = {steps_kind, 1000}, beta_start = {"positive", 0.0001}, beta_end = {"positive", 0.02},
-  beta_schedule = {{"linear", "scaled_linear", "squaredcos_cap_v2"}, "linear"}, trained_betas = {"table"},
-  prediction_type = {{"epsilon", "sample", "v_prediction"}, "epsilon"}, clip_sample = {"boolean", true},
-  clip_sample_range = {"positive", 1}, timestep_spacing = {{"linspace", "leading", "trailing"}, "leading"},
-  steps_offset = {"natural", 0},
-}
-
-local function with(rows)
-  for name, row in pairs(spec) do rows[name] = row end
-  return rows
-end
+local items = [[num_train_timesteps: integer(1, 1e6) = 1000, beta_start: positive = 0.0001, beta_end: positive = 0.02,
+  beta_schedule = "linear" | "scaled_linear" | "squaredcos_cap_v2", trained_betas: table, clip_sample = true,
+  clip_sample_range: positive = 1, prediction_type = "epsilon" | "sample" | "v_prediction", steps_offset: natural = 0,
+  timestep_spacing: "linspace" | "leading" | "trailing" = "leading"]]
 
 -- Returns the list of the variances that the steps add.
 local function betas_of(o)
@@ -53,8 +37,8 @@ local as_options = "lm.models.DDPMScheduler {beta_schedule = …} and the like t
   .. "options; nothing is downloaded"
 Scheduler.__missing = {from_pretrained = as_options, from_config = as_options}
 
-local function set_up(self, who, opts, rows)
-  local o = options.check(who, opts, rows, "num_train_timesteps")
+local function set_up(self, who, opts, item)
+  local o = options.check(who, opts, ("{%s, %s}"):format(items, item))
   self.config, self.init_noise_sigma = o, 1
   local betas, product = betas_of(o), 1
   o.num_train_timesteps = #betas
@@ -193,8 +177,6 @@ local function noise_like(who, x, o)
   return ops.randn(x.shape, {device = x.device, dtype = x.dtype, generator = o.generator})
 end
 
-local drawing = {generator = {"generator"}, noise = {"tensor"}}
-
 --- lm.models.DDPMScheduler([{num_train_timesteps = 1000, beta_start = 0.0001, beta_end = 0.02, beta_schedule =
 --- "linear", trained_betas, variance_type = "fixed_small", clip_sample = true, clip_sample_range = 1, prediction_type
 --- = "epsilon", timestep_spacing = "leading", steps_offset = 0}]): Schedules the noise of a denoising diffusion
@@ -203,7 +185,7 @@ local DDPMScheduler = class.define("DDPMScheduler", Scheduler)
 schedulers.DDPMScheduler = DDPMScheduler
 
 function DDPMScheduler:init(opts)
-  set_up(self, "DDPMScheduler", opts, with {variance_type = {{"fixed_small", "fixed_large"}, "fixed_small"}})
+  set_up(self, "DDPMScheduler", opts, 'variance_type = "fixed_small" | "fixed_large"')
 end
 
 -- Returns the step after t in self.timesteps, -1 after the last.
@@ -220,7 +202,7 @@ end
 --- tensor to add in place of a draw.
 function DDPMScheduler:step(output, t, x, opts)
   local who = "DDPMScheduler:step"
-  local o = options.check(who, opts, drawing, "generator")
+  local o = options.check(who, opts, "{generator: generator, noise: tensor}")
   t = one_step(self, who, t)
   local clean = prediction(self, who, output, t, x)
   local before = step_after(self, who, t)
@@ -239,7 +221,7 @@ local DDIMScheduler = class.define("DDIMScheduler", Scheduler)
 schedulers.DDIMScheduler = DDIMScheduler
 
 function DDIMScheduler:init(opts)
-  set_up(self, "DDIMScheduler", opts, with {set_alpha_to_one = {"boolean", true}})
+  set_up(self, "DDIMScheduler", opts, "set_alpha_to_one = true")
 end
 
 --- local x, clean = scheduler:step(output, t, x [, {eta = 0, use_clipped_model_output = false, generator, noise}]):
@@ -248,10 +230,8 @@ end
 --- computes the noise from the clipped sample.
 function DDIMScheduler:step(output, t, x, opts)
   local who = "DDIMScheduler:step"
-  local o = options.check(who, opts, {
-    eta = {"positive", 0}, use_clipped_model_output = {"boolean", false}, generator = drawing.generator,
-    noise = drawing.noise,
-  }, "eta")
+  local o = options.check(who, opts,
+    "{eta: positive = 0, use_clipped_model_output = false, generator: generator, noise: tensor}")
   if not self.num_inference_steps then fail("%s: call scheduler:set_timesteps(n) first", who) end
   t = one_step(self, who, t)
   local clean, noise = prediction(self, who, output, t, x)

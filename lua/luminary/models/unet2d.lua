@@ -73,7 +73,7 @@ function Level:init(with_attention, groups)
   self.resnets = nn.ModuleList()
 end
 
-function Level:add(inputs, outputs, config)
+function Level:add_block(inputs, outputs, config)
   self.resnets:append(Resnet(inputs, outputs, config))
   if self.attentions then self.attentions:append(Attention(outputs, config, self.groups)) end
 end
@@ -121,13 +121,13 @@ function UNet2D:init(config)
   self.up_blocks = nn.ModuleList()
   for i, width in ipairs(widths) do
     local level = Level(is_attentive(config.down_block_types[i]), config.norm_num_groups)
-    for k = 1, per_level do level:add(k == 1 and (widths[i - 1] or first) or width, width, config) end
+    for k = 1, per_level do level:add_block(k == 1 and (widths[i - 1] or first) or width, width, config) end
     if i < last then level.downsamplers = nn.ModuleList {Resample(width, false, config.downsample_padding)} end
     self.down_blocks:append(level)
   end
   local groups = config.attn_norm_num_groups or config.resnet_time_scale_shift == "default" and config.norm_num_groups
   local middle = Level(config.add_attention, groups)
-  middle:add(deepest, deepest, config)
+  middle:add_block(deepest, deepest, config)
   middle.resnets:append(Resnet(deepest, deepest, config))
   self.mid_block = middle
   for i = 1, last do -- the deepest level first
@@ -136,7 +136,7 @@ function UNet2D:init(config)
     for k = 1, per_level + 1 do
       local before = k == 1 and (widths[last + 2 - i] or width) or width
       local skipped = k == per_level + 1 and widths[math.max(last - i, 1)] or width
-      level:add(before + skipped, width, config)
+      level:add_block(before + skipped, width, config)
     end
     if i < last then level.upsamplers = nn.ModuleList {Resample(width, true)} end
     self.up_blocks:append(level)
@@ -158,11 +158,7 @@ end
 local function time_of(self, x, step, class_labels)
   local n, config = x.shape[1], self.config
   if not core.is_tensor(step) then
-    step = options.arg("UNet2D", "the step", step, "number")
-    if not (step >= 0 and step < math.huge) then
-      options.must_be("UNet2D", "timestep", "a number of at least 0", step)
-    end
-    step = ops.full({n}, step, {device = x.device})
+    step = ops.full({n}, options.arg("UNet2D", "timestep", step, "finite(0)"), {device = x.device})
   elseif step.ndim == 0 or step:numel() == 1 then
     step = step:reshape(1):expand(n)
   end
@@ -183,7 +179,7 @@ end
 --- 1) with num_class_embeds.
 function UNet2D:forward(x, step, opts)
   local config = self.config
-  local o = options.check("UNet2D", opts, {class_labels = {"tensor"}}, "class_labels")
+  local o = options.check("UNet2D", opts, "{class_labels: tensor}")
   local shape, times = options.arg("UNet2D", "x", x, "tensor").shape, 2 ^ (#config.block_out_channels - 1)
   if x.ndim ~= 4 or shape[2] ~= config.in_channels or shape[3] % times ~= 0 or shape[4] % times ~= 0 then
     fail("UNet2D: x must be [N, %d, H, W] with H and W divisible by %d, got %s", config.in_channels, times,
@@ -220,7 +216,7 @@ local old = {
 local function rename(_net, dict) common.rename(dict, old) end
 
 -- Returns a list with one entry for each level, checked.
-local function levels(who, name, value)
+local function check_levels(who, name, value)
   if not options.is_plain(value) or #value == 0 then
     options.must_be(who, name, "a list with one entry for each level", value)
   end
@@ -230,7 +226,7 @@ end
 local function kinds(direction)
   local known = {direction .. "Block2D", "Attn" .. direction .. "Block2D"}
   return function(who, name, value)
-    for _, each in ipairs(levels(who, name, value)) do options.choice(who, name, each, known) end
+    for _, each in ipairs(check_levels(who, name, value)) do options.choice(who, name, each, known) end
     return value
   end
 end
@@ -257,22 +253,16 @@ local function make(config)
   return net
 end
 
-local function finite(who, name, value)
-  value = options.arg(who, name, value, "number")
-  if value - value ~= 0 then fail("%s: %s must be a finite number, got %s", who, name, value) end
-  return value
-end
-
 --- Constructs the U-Net of a diffusion model. Ho et al., "Denoising Diffusion Probabilistic Models", 2020.
 function models.unet2d(opts)
   return build("unet2d", opts, {
-    in_channels = {"count", 3}, out_channels = {"count", 3}, block_out_channels = {levels, {224, 448, 672, 896}},
+    in_channels = {"count", 3}, out_channels = {"count", 3}, block_out_channels = {check_levels, {224, 448, 672, 896}},
     layers_per_block = {"count", 2}, dropout = {"probability", 0}, attention_head_dim = {"count", 8, true},
     down_block_types = {kinds "Down", {"DownBlock2D", "AttnDownBlock2D", "AttnDownBlock2D", "AttnDownBlock2D"}},
     up_block_types = {kinds "Up", {"AttnUpBlock2D", "AttnUpBlock2D", "AttnUpBlock2D", "UpBlock2D"}},
     add_attention = {"boolean", true}, norm_num_groups = {"count", 32}, norm_eps = {"positive", 1e-5},
     resnet_time_scale_shift = {{"default", "scale_shift"}, "default"}, time_embedding_dim = {"count"},
-    flip_sin_to_cos = {"boolean", true}, freq_shift = {finite, 0}, downsample_padding = {"natural", 1},
+    flip_sin_to_cos = {"boolean", true}, freq_shift = {"finite", 0}, downsample_padding = {"natural", 1},
     center_input_sample = {"boolean", false}, num_class_embeds = {"count"},
     attn_norm_num_groups = {"count"}, sample_size = {"size"},
   }, make, "block_out_channels", {

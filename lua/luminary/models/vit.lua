@@ -166,7 +166,7 @@ function VisionTransformer:forward(x)
 end
 
 -- Sets the options that have other names in Hugging Face's config.json.
-local function also(json, out, _given, path)
+local function read_renamed_options(json, out, _given, path)
   for ours, name in pairs {
     num_layers = "num_hidden_layers", num_heads = "num_attention_heads", mlp_dim = "intermediate_size",
     hidden_dim = "hidden_size", norm_eps = "layer_norm_eps", dropout = "hidden_dropout_prob",
@@ -204,7 +204,7 @@ local spec = {
 
 local function maker(name, model_type, defaults)
   return common.maker(name, spec, model_type, defaults or families[model_type], make, "num_classes", {
-    kinds = families, also = also, only = {use_swiglu_ffn = false},
+    kinds = families, also = read_renamed_options, only = {use_swiglu_ffn = false},
   })
 end
 

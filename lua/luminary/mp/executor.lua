@@ -9,7 +9,7 @@ local core = require "luminary.core"
 local class = require "luminary.base.class"
 local lists = require "luminary.base.lists"
 local at_exit = require "luminary.mp.at_exit"
-local carrier = require "luminary.mp.serialization"
+local serializer = require "luminary.mp.serialization"
 local failure = require "luminary.mp.worker_failure"
 local here = require "luminary.mp.parent_channel"
 local names = require "luminary.mp.module_references"
@@ -22,7 +22,7 @@ local resolved = {} -- futures that have ended, whose callbacks lm.poll() is to 
 
 -- Sends a value over the connection of a worker.
 local function send(channel, who, value)
-  shared.send(channel, carrier.encode(who, value, {envelope = true, name_of = names.cached_finder()}))
+  shared.send(channel, serializer.encode(who, value, {envelope = true, name_of = names.cached_finder()}))
 end
 
 -- ---- in the worker
@@ -47,15 +47,14 @@ local IDLE = 0.05 -- seconds without a call until memory is freed, which takes l
 -- Returns the next call: {fn, args, n, handles}; {problem} for one that this state cannot decode; false if none came
 -- within `seconds` (nil: no limit), nil if none will come.
 local function next_task(seconds)
-  local text, tensors, handles
-  text, tensors, handles = core.mp_get(here.channel, seconds or IDLE)
+  local text, tensors, handles = core.mp_get(here.channel, seconds or IDLE)
   if text == false and not seconds then
     collectgarbage()
     collectgarbage() -- the second cycle frees memory that finalizers held
     text, tensors, handles = here.receive()
   end
   if not text then return text end
-  local outcome = outcome_of(carrier.decode, text, tensors, handles)
+  local outcome = outcome_of(serializer.decode, text, tensors, handles)
   local task = outcome.values and outcome.values[1] or {problem = outcome.problem}
   task.handles = handles
   return task
@@ -105,8 +104,7 @@ local of_future = debug.getmetatable(Future).instance
 local function new_future(executor, worker, number, socket, path)
   return class.object(Future, nil, setmetatable({
     executor = executor, worker = worker, number = number, socket = socket or false, path = path or false,
-    process = executor.process, outcome = false, callbacks = false,
-    is_watched = false,
+    process = executor.process, outcome = false, callbacks = false, is_watched = false,
   }, of_future))
 end
 
@@ -188,10 +186,9 @@ end
 function Future:fileno()
   if not self.socket then fail "Future:fileno: the call runs on this thread; call future:get() or lm.poll()" end
   self.is_watched = true
-  if not core.mp_is_open(self.socket) then -- the call had ended: a socket whose other end is closed is readable
-    local its
-    self.socket, its = core.mp_pipe()
-    core.mp_close_handle(its)
+  if not core.mp_is_open(self.socket) then -- the call had ended
+    self.socket = core.mp_pipe()
+    core.mp_stop_reading(self.socket)
   end
   return core.mp_fileno(self.socket)
 end
@@ -215,11 +212,11 @@ local function need_future(who, v)
   if not class.is(v, Future) then options.must_be(who, "future", "a future of lm.async or lm.serve", v) end
 end
 
--- Sets the outcome of a future, and notes it for its callbacks.
+-- Sets the outcome of a future, notes it for callbacks, and makes its descriptor readable, as the worker does later.
 local function resolve(future, outcome)
   if future.outcome then return end
   future.outcome = outcome
-  if future.socket and not future.is_watched then core.mp_close_handle(future.socket) end
+  if future.socket then (future.is_watched and core.mp_stop_reading or core.mp_close_handle)(future.socket) end
   if future.callbacks then table.insert(resolved, future) end
 end
 
@@ -249,7 +246,7 @@ function Executor:init(spec)
   Executor.renew(self)
 end
 
--- Returns the workers' job. Its tensor counts the calls that each of them has begun.
+-- Returns the job that all workers run, and sets self.begun, the numbers of calls that each of them has begun.
 local function new_job(self)
   local setup = lists.copy(self.spec.setup or {})
   self.begun = core.ops.zeros({self.spec.workers, 1}, {dtype = "int64"})
@@ -351,7 +348,7 @@ local function read_answers(self, worker)
   while worker.first <= worker.last do
     local text, tensors, handles = core.mp_get(worker.channel, 0)
     if not text then break end
-    local outcome = carrier.decode(text, tensors, handles)
+    local outcome = serializer.decode(text, tensors, handles)
     if outcome.ok ~= nil then -- the report with which a worker ends
       worker.report = outcome
       break

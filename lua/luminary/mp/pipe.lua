@@ -1,7 +1,7 @@
 --- lm.mp.Pipe({duplex = true}): Creates a pair of connections between processes or threads.
 local core = require "luminary.core"
 local class = require "luminary.base.class"
-local carrier = require "luminary.mp.serialization"
+local serializer = require "luminary.mp.serialization"
 local options = require "luminary.base.options"
 local signature = require "luminary.base.signature"
 local shared = require "luminary.mp.shared_handle"
@@ -18,7 +18,7 @@ function Connection:send(value, ...)
   if self.way == "receive" then
     options.fail "Connection:send: this end only receives: Pipe {duplex = false} made it"
   end
-  local text, tensors, handles = carrier.encode("Connection:send", value, shared.how())
+  local text, tensors, handles = serializer.encode("Connection:send", value, shared.how())
   local ok, sent = pcall(shared.wait, timeout, shared.try_put, h, text, tensors, handles)
   if not ok and type(sent) == "string" and sent:find("closed$") then options.fail("Connection:send: %s", GONE) end
   if not ok then error(sent, 0) end
@@ -34,7 +34,7 @@ function Connection:recv(...)
   local text, tensors, handles = shared.wait(timeout, core.mp_get, h)
   if text == false then options.fail("Connection:recv: timeout: no message within %g s", timeout) end
   if text == nil then options.fail("Connection:recv: no more messages: %s", GONE) end
-  return carrier.decode(text, tensors, handles)
+  return serializer.decode(text, tensors, handles)
 end
 
 --- Returns whether recv would not wait, since there is a value or the other end is closed; waits `timeout` seconds (0).

@@ -6,7 +6,7 @@ local core = require "luminary.core"
 local class = require "luminary.base.class"
 local lists = require "luminary.base.lists"
 local at_exit = require "luminary.mp.at_exit"
-local carrier = require "luminary.mp.serialization"
+local serializer = require "luminary.mp.serialization"
 local failure = require "luminary.mp.worker_failure"
 local results_as_list = require "luminary.base.results_as_list"
 local options = require "luminary.base.options"
@@ -44,7 +44,7 @@ local function serve(index, setup)
   if setup.initializer then setup.initializer(unpack(setup.initargs, 1, table.maxn(setup.initargs))) end
   while true do
     local text, tensors, handles = shared.wait(nil, core.mp_get, tasks.handle, claims, 2 * index + 1)
-    local taken = outcome_of(carrier.decode, text, tensors, handles)
+    local taken = outcome_of(serializer.decode, text, tensors, handles)
     local task = taken.values and taken.values[1]
     if task and task.stop then return end
     local reply = {id = own[CLAIM], worker = index, values = {}, problem = taken.problem}
@@ -77,8 +77,6 @@ local Pool = class.define "Pool"
 Pool.__inner = {"finish"}
 
 local MOST_DEATHS = 8 -- workers in a row that end before any took a task; a few may have been killed from outside
-
-local function words_of(problem) return failure.text(problem, "the worker") end
 
 local function name_of(worker)
   return worker.pid and ("worker %d (process %d)"):format(worker.index, worker.pid) or "worker " .. worker.index
@@ -245,7 +243,8 @@ local function raise(result, i)
   local outcome = result.outcomes[i]
   local where = result.single and "" or (" argument %d:"):format(i)
   local who = outcome.who and " " .. outcome.who or ""
-  core.error_at_caller(("Pool:%s:%s%s %s"):format(result.who, where, who, words_of(outcome.problem)))
+  local text = failure.text(outcome.problem, "the worker")
+  core.error_at_caller(("Pool:%s:%s%s %s"):format(result.who, where, who, text))
 end
 
 -- ---- results
@@ -417,13 +416,10 @@ function Pool:repr()
   return ("Pool(%d workers, %s)"):format(#self.workers, state)
 end
 
-local MOST = 4096 -- workers
-
 --- lm.mp.Pool(…): A pool of worker processes or threads that call functions with arguments.
-Pool.init = signature.of([[({processes: count, initializer: function, initargs, maxtasksperchild: lacks,
+Pool.init = signature.of([[({processes: integer(1, 4096), initializer: function, initargs, maxtasksperchild: lacks,
   method = "process" | "thread"})]], function(self, opts)
   local n = opts.processes or core.process_cores()
-  if n > MOST then options.must_be("Pool", "processes", "at most " .. MOST, n) end
   self.workers, self.tasks, self.put, self.open, self.deaths = {}, {}, 0, 0, 0
   self.method, self.tasks_queue, self.results = opts.method, Queue(), Queue()
   self.claims = core.ops.zeros({n, 2}, {dtype = "int64"}):share_memory_()

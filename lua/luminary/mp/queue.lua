@@ -2,7 +2,7 @@
 local core = require "luminary.core"
 local class = require "luminary.base.class"
 local at_exit = require "luminary.mp.at_exit"
-local carrier = require "luminary.mp.serialization"
+local serializer = require "luminary.mp.serialization"
 local options = require "luminary.base.options"
 local signature = require "luminary.base.signature"
 local shared = require "luminary.mp.shared_handle"
@@ -24,7 +24,7 @@ end
 -- Puts a value; returns true if it succeeded within `timeout`. `who` names the caller in errors. While it waits, it
 -- calls meanwhile(…) repeatedly.
 local function put(self, h, who, value, timeout, direct, meanwhile, ...)
-  local text, tensors, handles = carrier.encode(who, value, shared.how())
+  local text, tensors, handles = serializer.encode(who, value, shared.how())
   local sent, waits = shared.wait(timeout, try_put, h, text, tensors, handles, direct, meanwhile, ...)
   if waits and not needs_no_flush[self] then at_exit.remember(self) end
   return sent
@@ -56,7 +56,7 @@ function Queue:take(timeout)
   local h = shared.handle("get", self)
   local text, tensors, handles = shared.wait(timeout, core.mp_get, h)
   if not text then return false end
-  return true, carrier.decode(text, tensors, handles)
+  return true, serializer.decode(text, tensors, handles)
 end
 
 --- Removes and returns the first value. {block = true, timeout}: seconds to wait for one, after which it is an error.
@@ -86,7 +86,7 @@ function Queue:full()
   return capacity > 0 and size >= capacity
 end
 
---- Reports that a received value is processed: one call for each value.
+--- Reports that one value, taken by get, is processed; join waits until this was called for each value put.
 function Queue:task_done() core.mp_queue_done(shared.handle("task_done", self)) end
 
 --- Waits until all values are processed (task_done), `timeout` seconds at most; returns whether they are.
@@ -118,12 +118,7 @@ function Queue:repr()
   return capacity > 0 and ("Queue(%d of %d)"):format(size, capacity) or ("Queue(%d)"):format(size)
 end
 
-local MOST = 2 ^ 40
-
-Queue.init = signature.of("({capacity: natural = 0})", function(self, opts)
-  if opts.capacity > MOST then
-    options.must_be("Queue", "capacity", "at most 2^40 (0 is unlimited)", opts.capacity)
-  end
+Queue.init = signature.of("({capacity: integer(0, 2^40) = 0})", function(self, opts) -- 0 is unlimited
   self.handle = core.mp_queue(opts.capacity)
   needs_no_flush[self] = true
 end)

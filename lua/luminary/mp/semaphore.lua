@@ -5,15 +5,12 @@ local class = require "luminary.base.class"
 local options = require "luminary.base.options"
 local shared = require "luminary.mp.shared_handle"
 
-local MOST = 65536
-
 --- lm.mp.Semaphore([n = 1]): Makes a semaphore for processes and threads, with n permits.
 local Semaphore = class.define "Semaphore"
 Semaphore.bounded = false
 
 function Semaphore:init(n)
-  n = options.arg(self.__name, "the number of permits", n == nil and 1 or n, "natural")
-  if n > MOST then options.must_be(self.__name, "value", "at most " .. MOST, n) end
+  n = options.arg(self.__name, "the number of permits", n == nil and 1 or n, "integer(0, 65536)")
   self.handle = core.mp_semaphore(n)
 end
 
@@ -32,7 +29,7 @@ function Semaphore:release() core.mp_permit_back(shared.handle("release", self),
 --- Returns the number of free permits.
 function Semaphore:get_value() return core.mp_permits(shared.handle("get_value", self)) end
 
---- Acquires a permit, calls f(abandoned) and releases it, also after an error. Returns f's results.
+--- Acquires a permit, calls f with acquire's second value and releases it, also after an error. Returns f's results.
 function Semaphore:with(f) return shared.with(self, f) end
 
 function Semaphore:repr() return ("%s(%d available)"):format(self.__name, self:get_value()) end

@@ -10,11 +10,12 @@
 ---   s<length>:<bytes> a string; S<n>; the n-th string again
 ---   T<n>; F<n>; …     an object of one of the kinds below
 ---
---- With {plain = true} tables are the only objects, and have no metatables: whatever such a text holds, decoding it
---- returns only data.
+--- With {plain = true} tensors, 64-bit integers and tables without metatables are the only objects: whatever such a
+--- text holds, decoding it returns only data.
 local debug = require "debug"
 local core = require "luminary.core"
 local class = require "luminary.base.class"
+local lists = require "luminary.base.lists"
 local options = require "luminary.base.options"
 local parameter = require "luminary.nn.parameter"
 local environment_of = require "luminary.mp.function_environment"
@@ -24,10 +25,10 @@ local share = require "luminary.mp.share_tensors"
 local ffi_ok, ffi = pcall(require, "ffi")
 local int64, uint64 = ffi_ok and ffi.typeof "int64_t", ffi_ok and ffi.typeof "uint64_t"
 
-local carrier = {}
+local serializer = {}
 
 -- Kinds: tables, tensors, named values, functions, cdata, instances of classes that are userdata, handles.
-local kinds = {"T", "X", "N", "F", "C", "O", "H"}
+local kinds, plain_kinds = {"T", "X", "N", "F", "C", "O", "H"}, {T = true, X = true, C = true}
 local function new_lists()
   local by_kind = {}
   for _, kind in ipairs(kinds) do by_kind[kind] = {} end
@@ -103,7 +104,7 @@ end
 
 function Encoder:tensor(t)
   if not core.is_alive(t) then self:refuse "a tensor that was freed cannot be sent to THERE" end
-  if t.requires_grad and not t.is_leaf then
+  if not self.plain and t.requires_grad and not t.is_leaf then
     self:refuse("a tensor that an op computed from others with gradients cannot be sent to THERE with its history; "
       .. "send x:detach()")
   end
@@ -124,8 +125,10 @@ function Encoder:fn(f)
   return self:enter("F", f, true)
 end
 
+local function is_integer(v) return ffi_ok and (ffi.istype(int64, v) or ffi.istype(uint64, v)) end
+
 function Encoder:cdata(v)
-  if not ffi_ok or not (ffi.istype(int64, v) or ffi.istype(uint64, v)) then
+  if not is_integer(v) then
     self:refuse("cdata of type %s cannot be sent to THERE: of cdata only 64-bit integers can",
       ffi_ok and tostring(ffi.typeof(v)) or "?")
   end
@@ -143,9 +146,9 @@ function Encoder:value(v, from, how, key)
   local ref = self.refs[v]
   if ref and kind ~= "cdata" then return ref end
   self.way.here = {from = from, how = how, key = key}
-  if self.plain and not options.is_plain(v) then
-    core.error_at_caller(("%s: %s is %s; only nil, booleans, numbers, strings and plain tables can be sent"):format(
-      self.who, path_of(self.way, "here"), options.describe(v)))
+  if self.plain and not (options.is_plain(v) or core.is_tensor(v) or is_integer(v)) then
+    core.error_at_caller(("%s: %s is %s; only nil, booleans, numbers, strings, tensors and plain tables can be sent")
+      :format(self.who, path_of(self.way, "here"), options.describe(v)))
   end
   if kind == "cdata" then return self:cdata(v) end
   if kind == "userdata" and core.is_tensor(v) then return self:tensor(v) end
@@ -161,10 +164,15 @@ function Encoder:value(v, from, how, key)
   return self:refuse("%s cannot be sent to THERE", words[kind] or kind)
 end
 
--- Encodes a table's contents: its list, its other fields, its metatable. With `__stays` in that, it arrives empty.
+-- Encodes a table's contents: its list, its other fields, its metatable. With `__stays` in that, it arrives empty, and
+-- only numbers remain here if tensors move to shared memory, since recordings would hold the memory that they leave.
 function Encoder:table_body(t, out)
   local metatable, n = not self.plain and debug.getmetatable(t) or nil, 0
-  local content = type(metatable) == "table" and rawget(metatable, "__stays") and {} or t
+  local stays = type(metatable) == "table" and rawget(metatable, "__stays")
+  local content = stays and {} or t
+  for key, value in next, stays and self.processes and t or {} do
+    t[key] = type(value) == "number" and value or nil
+  end
   while rawget(content, n + 1) ~= nil do n = n + 1 end
   out[#out + 1] = n .. ";"
   for i = 1, n do out[#out + 1] = self:value(rawget(t, i), t, "field", i) end
@@ -202,9 +210,11 @@ function Encoder:function_body(f, out)
 end
 
 function Encoder:head()
-  local out, lists = {}, self.lists
-  for _, kind in ipairs(kinds) do out[#out + 1] = #lists[kind] .. ";" end
-  for _, t in ipairs(lists.X) do out[#out + 1] = parameter.is(t) and "p" or "x" end
+  local out, objects = {}, self.lists
+  for _, kind in ipairs(kinds) do out[#out + 1] = #objects[kind] .. ";" end
+  for _, t in ipairs(objects.X) do
+    out[#out + 1] = self.plain and t.dtype .. " " .. table.concat(t.shape, " ") .. ";" or parameter.is(t) and "p" or "x"
+  end
   for _, steps in ipairs(self.steps) do
     out[#out + 1] = #steps .. ";"
     for _, step in ipairs(steps) do
@@ -212,11 +222,11 @@ function Encoder:head()
       out[#out + 1] = #step .. ":" .. step
     end
   end
-  for _, f in ipairs(lists.F) do
+  for _, f in ipairs(objects.F) do
     local code = string.dump(f)
     out[#out + 1] = #code .. ":" .. code
   end
-  for _, v in ipairs(lists.C) do
+  for _, v in ipairs(objects.C) do
     local digits = tostring(v):match("^%-?%d+")
     out[#out + 1] = (ffi.istype(int64, v) and "i" or "u") .. digits .. ";"
   end
@@ -224,14 +234,16 @@ function Encoder:head()
 end
 
 --- Returns the text, the list of tensors and the list of handles. `who` begins errors. opts: plain, the value's name in
---- errors; envelope (true: the value is a table of this message alone, which has no name); processes (true: tensors
---- move to shared memory; else they are passed within this process); name_of (a finder of module_references.lua, which
---- frequent callers cache; by default modules are scanned again).
-function carrier.encode(who, value, opts)
+--- errors (the text then has the tensors' dtypes and sizes); envelope (true: the value is a table of this message
+--- alone, which has no name); processes (true: tensors move to shared memory; else they are passed within this
+--- process); name_of (a finder of module_references.lua, which frequent callers cache; by default modules are scanned
+--- again).
+function serializer.encode(who, value, opts)
   local scalar = scalar_text(value)
   if scalar then return NOTHING .. scalar, {}, {} end
   local self = setmetatable({
-    who = who, processes = opts.processes, there = opts.processes and "another process" or "another thread",
+    who = who, processes = opts.processes,
+    there = opts.plain and "another rank" or opts.processes and "another process" or "another thread",
     refs = {}, lists = new_lists(), steps = {}, queue = {}, way = {root = opts.plain}, upvalues = {},
     strings = {}, nstrings = 0, plain = opts.plain, name_of = not opts.plain and (opts.name_of or names.finder()),
   }, Encoder)
@@ -317,18 +329,29 @@ local function load_function(code)
   return f
 end
 
+-- Returns the next tensor, of the text's dtype and sizes.
+function Decoder:plain_tensor()
+  local dtype, sizes = self:digits():match "^(%w+) ([%d ]*)$"
+  local shape = lists.map(lists.parts(sizes or "", "%d+"), function(digits) return tonumber(digits) end)
+  return dtype and self.plain:tensor(dtype, shape) or malformed()
+end
+
 -- Makes the objects by kind and number, still empty.
 function Decoder:make_objects(tensors, handles)
   local counts, objects = {}, new_lists()
   objects.X, objects.H = tensors, handles
   for i = 1, #kinds do
     counts[i] = self:count()
-    if self.plain and kinds[i] ~= "T" and counts[i] > 0 then malformed() end
+    if self.plain and not plain_kinds[kinds[i]] and counts[i] > 0 then malformed() end
   end
   self.empty = counts[1] + counts[4] + counts[6] -- objects with contents
   for i = 1, counts[1] do objects.T[i] = {} end
   for i = 1, counts[2] do
-    if self:letter() == "p" then parameter.mark(tensors[i]) end
+    if self.plain then
+      tensors[i] = self:plain_tensor()
+    elseif self:letter() == "p" then
+      parameter.mark(tensors[i])
+    end
   end
   for i = 1, counts[3] do
     local steps = {}
@@ -383,8 +406,9 @@ function Decoder:fill_function(f)
   if env then debug.setfenv(f, env) end
 end
 
---- Returns the value; may load modules, unless the text must be `plain`, which it then checks.
-function carrier.decode(text, tensors, handles, plain)
+--- Returns the value; may load modules, unless the text must be plain, which it then checks. plain: nil, or an object
+--- whose method tensor(dtype, list of sizes) returns the next tensor of a plain text.
+function serializer.decode(text, tensors, handles, plain)
   if sub(text, 1, #NOTHING) == NOTHING and not plain then
     local kind = sub(text, #NOTHING + 1, #NOTHING + 1)
     if kind == "d" then return tonumber(sub(text, #NOTHING + 2, -2)) or malformed() end
@@ -401,12 +425,14 @@ function carrier.decode(text, tensors, handles, plain)
       self:fill_table(object)
     elseif kind == "F" then
       self:fill_function(object)
-    else
+    elseif kind == "O" then
       debug.setmetatable(object, self:value())
+    else
+      malformed()
     end
   end
   if self.empty ~= 0 then malformed() end
   return root
 end
 
-return carrier
+return serializer

@@ -87,14 +87,11 @@ function Context:finish()
   self:join()
 end
 
-local MOST = 4096 -- workers
-
 --- lm.mp.spawn(…): Spawns nprocs processes that each call fn(i, args…).
-local spawn = signature.of([[spawn(fn, {args, nprocs: count = 1, join = true, daemon = false, method = "process" |
-  "thread"})]], function(fn, opts)
+local spawn = signature.of([[spawn(fn, {args, nprocs: integer(1, 4096) = 1, join = true, daemon = false,
+  method = "process" | "thread"})]], function(fn, opts)
   local who = "spawn"
   options.arg(who, "the first argument", fn, "function")
-  if opts.nprocs > MOST then options.must_be(who, "nprocs", "at most " .. MOST, opts.nprocs) end
   local method, args, n = opts.method, Worker.check_args(who .. ": args", opts.args, "{args = {a, b}}"), opts.nprocs
 
   local job = Worker.job(who, fn, args, method)

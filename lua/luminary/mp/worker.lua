@@ -4,7 +4,7 @@ local jit = require "jit"
 local core = require "luminary.core"
 local at_exit = require "luminary.mp.at_exit"
 local lists = require "luminary.base.lists"
-local carrier = require "luminary.mp.serialization"
+local serializer = require "luminary.mp.serialization"
 local options = require "luminary.base.options"
 local problems = require "luminary.mp.worker_failure"
 local shared = require "luminary.mp.shared_handle"
@@ -68,7 +68,7 @@ end
 --- Encodes a worker's job, {fn, args}, once for all workers.
 function Worker.job(who, fn, args, method)
   local n = args.n or table.maxn(args)
-  local text, tensors, handles = carrier.encode(who, {fn = fn, args = args, n = n}, {
+  local text, tensors, handles = serializer.encode(who, {fn = fn, args = args, n = n}, {
     envelope = true, processes = method == "process",
   })
   return {text = text, tensors = tensors, handles = handles}
@@ -109,7 +109,7 @@ function Worker.start(who, spec)
     name = spec.name, index = spec.index, own_streams = spec.own_streams,
   }
   local ok, problem = pcall(function()
-    shared.send(self.channel, (carrier.encode(who, boot, {processes = not thread})), {})
+    shared.send(self.channel, (serializer.encode(who, boot, {processes = not thread})), {})
     shared.send(self.channel, spec.job.text, spec.job.tensors, spec.job.handles)
   end)
   if not ok and not problem:find("closed$") then -- if it died before reading, its end is reported later
@@ -127,7 +127,7 @@ local function read(self)
     local text, tensors, handles = core.mp_get(self.channel, 0)
     if text == nil then core.mp_close_handle(self.channel) end
     if not text then return end
-    self.report = carrier.decode(text, tensors, handles)
+    self.report = serializer.decode(text, tensors, handles)
   end
 end
 

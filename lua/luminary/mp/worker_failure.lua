@@ -81,7 +81,7 @@ end
 --- worker.
 function failure.outcome_with_value(f, ...) return outcome(failure.attempt(f, ...)) end
 
---- Returns the outcome without `value`, which the carrier may refuse.
+--- Returns the outcome without `value`, which the serializer may refuse.
 function failure.outcome(f, ...)
   local result = failure.outcome_with_value(f, ...)
   if result.problem then result.problem.value = nil end

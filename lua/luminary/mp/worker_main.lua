@@ -1,7 +1,7 @@
 --- Runs the worker's side of lm.mp: receives a function and its arguments, calls it, and reports the outcome.
 local core = require "luminary.core"
 local load_module = require "luminary.base.load_module"
-local carrier = require "luminary.mp.serialization"
+local serializer = require "luminary.mp.serialization"
 local failure = require "luminary.mp.worker_failure"
 local here = require "luminary.mp.parent_channel"
 local shared = require "luminary.mp.shared_handle"
@@ -44,7 +44,7 @@ return function(channel, thread)
   local function receive()
     local text, tensors, handles = here.receive()
     if not text then error("the process that started this worker has exited", 0) end
-    return carrier.decode(text, tensors, handles)
+    return serializer.decode(text, tensors, handles)
   end
 
   local name
@@ -69,6 +69,6 @@ return function(channel, thread)
       io.stderr:write(("%s: %s\nstack traceback:\n\t%s\n"):format(name, problem.message, problem.traceback))
     end
   end
-  pcall(shared.send, channel, (carrier.encode("mp", report, {processes = not thread})), {})
+  pcall(shared.send, channel, (serializer.encode("mp", report, {processes = not thread})), {})
   return code
 end

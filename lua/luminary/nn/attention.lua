@@ -102,11 +102,11 @@ local function projected(self, query, key, value)
   if weight and rawequal(query, key) and rawequal(key, value) then
     return unpack(ops.linear(query, weight, bias):chunk(3, -1))
   end
-  local function part(t, i) return t and t:narrow(1, (i - 1) * width + 1, width) end
-  local weights = weight and {part(weight, 1), part(weight, 2), part(weight, 3)}
+  local function projection_part(t, i) return t and t:narrow(1, (i - 1) * width + 1, width) end
+  local weights = weight and {projection_part(weight, 1), projection_part(weight, 2), projection_part(weight, 3)}
     or {self.q_proj_weight, self.k_proj_weight, self.v_proj_weight}
-  return ops.linear(query, weights[1], part(bias, 1)), ops.linear(key, weights[2], part(bias, 2)),
-    ops.linear(value, weights[3], part(bias, 3))
+  return ops.linear(query, weights[1], projection_part(bias, 1)), ops.linear(key, weights[2], projection_part(bias, 2)),
+    ops.linear(value, weights[3], projection_part(bias, 3))
 end
 
 -- Appends a key or value, `row` [1, 1, E], to every sample of t [N, S, E]; the mask's new position is attended.
@@ -115,7 +115,7 @@ local function one_more_seen(mask) return mask and ops.pad(mask, {0, 1}) end
 
 local function check_inputs(self, query, key, value)
   local who = "MultiheadAttention"
-  local function check(name, t, width)
+  local function check_attention_input(name, t, width)
     arg(who, name, t, "tensor")
     if (t.ndim ~= 2 and t.ndim ~= 3) or t.ndim ~= query.ndim or t.shape[t.ndim] ~= width then
       local wanted = query.ndim == 2 and "[length, %d]" or self.batch_first and "[batch, length, %d]"
@@ -123,9 +123,9 @@ local function check_inputs(self, query, key, value)
       options.wrong_shape(who, name, t, wanted:format(width))
     end
   end
-  check("query", query, self.embed_dim)
-  check("key", key, self.kdim)
-  check("value", value, self.vdim)
+  check_attention_input("query", query, self.embed_dim)
+  check_attention_input("key", key, self.kdim)
+  check_attention_input("value", value, self.vdim)
   local batch, length = self.batch_first and 1 or 2, self.batch_first and 2 or 1
   if query.ndim == 2 then batch, length = nil, 1 end
   if key.shape[length] ~= value.shape[length] or batch and (query.shape[batch] ~= key.shape[batch]
@@ -178,9 +178,7 @@ MultiheadAttention.forward = signature.of([[MultiheadAttention(query, key, value
   value = same_too and key or batched(value)
   local q, k, v = projected(self, query, key, value)
   local mask, causal = mask_of(self, o, q, k)
-  if self.bias_k then
-    k, v, mask = one_more(k, self.bias_k), one_more(v, self.bias_v), one_more_seen(mask)
-  end
+  if self.bias_k then k, v, mask = one_more(k, self.bias_k), one_more(v, self.bias_v), one_more_seen(mask) end
   if self.add_zero_attn then
     local zero = ops.zeros({1, 1, self.embed_dim}, {dtype = k.dtype, device = k.device})
     k, v, mask = one_more(k, zero), one_more(v, zero), one_more_seen(mask)

@@ -11,6 +11,8 @@ local function copy_tensor(t)
   local new = core.no_grad(core.ops.clone, t)
   if parameter.is(t) then new = parameter.new(new, t.requires_grad) else new:requires_grad_(t.requires_grad) end
   if t.is_leaf and t.grad then new.grad = core.no_grad(core.ops.clone, t.grad) end
+  local place = core.field(t, "placement")
+  if place then place:copy_to(new) end
   return core.keep(new)
 end
 

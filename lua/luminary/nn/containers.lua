@@ -49,9 +49,7 @@ end
 --- Adds the modules of a list, or of another container, at the end. Returns the container. (extend makes a class.)
 function Numbered:append_all(list)
   if Module.is_module(list) then list = list:children() end
-  if not options.is_plain(list) then
-    options.expected(self.__name .. ".append_all", "a list of modules", list)
-  end
+  if not options.is_plain(list) then options.expected(self.__name .. ".append_all", "a list of modules", list) end
   for _, module in ipairs(options.list(self.__name .. ".append_all", "modules", list)) do self:append(module) end
   return self
 end

@@ -15,7 +15,7 @@ local classes = {}
 local Convolution = layer.define("Convolution")
 
 -- Returns a padding in the order of F.pad: before and after the last dim, then the same for the dim before it.
-local function around(padding, kernel_size, dilation)
+local function pad_list(padding, kernel_size, dilation)
   local list = {}
   for i = #kernel_size, 1, -1 do
     local before, after = padding[i], padding[i]
@@ -57,7 +57,7 @@ local function set_up(self, in_channels, out_channels, kernel_size, o)
   end
   self.how = {stride = o.stride, padding = o.padding, dilation = o.dilation, groups = o.groups}
   if o.padding_mode ~= "zeros" then
-    self.around = around(o.padding, self.kernel_size, o.dilation)
+    self.around = pad_list(o.padding, self.kernel_size, o.dilation)
     self.how.padding = 0
   end
   local first, second = out_channels, in_channels

@@ -119,7 +119,7 @@ local function check_no_inputs(name, rows, ...)
   end
 end
 
-local function fill(new, name, entry)
+local function fill_class(new, name, entry)
   local takes = signature.parse(entry.name)
   local names, how, rows = {}, nil, takes.rows
   for i, row in ipairs(rows) do
@@ -152,7 +152,7 @@ function layer.classes(list)
   local classes = {}
   for _, entry in ipairs(list) do
     local name = entry.name:match "^%w+"
-    classes[name] = class.define(name, Module, function(new) fill(new, name, entry) end)
+    classes[name] = class.define(name, Module, function(new) fill_class(new, name, entry) end)
   end
   return classes
 end

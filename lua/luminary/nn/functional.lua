@@ -79,9 +79,7 @@ F.instance_norm = signature.of([[instance_norm(x: tensor, running_mean: tensor?,
   weight: tensor?, bias: tensor?, use_input_stats = true, momentum = 0.1,
   eps = 1e-5)]], function(x, mean, var, weight, bias, use_input_stats, momentum, eps)
   if x.ndim < 3 then options.expected("instance_norm", "x [N, C, …] of 3 or more dims", x) end
-  if not use_input_stats then
-    return ops.batch_norm(x, mean, var, weight, bias, {training = false, eps = eps})
-  end
+  if not use_input_stats then return ops.batch_norm(x, mean, var, weight, bias, {training = false, eps = eps}) end
   local n, c, shape = x.shape[1], x.shape[2], x.shape
   local function repeated(v) return v and ops.expand(v:view(1, c), n, c):clone():view(n * c) end
   local means, vars = repeated(mean and mean:detach()), repeated(var and var:detach())
@@ -133,9 +131,8 @@ function F.rrelu_(x, lower, upper, training)
 end
 
 --- Draws from the Gumbel-softmax distribution of logits along dim.
-F.gumbel_softmax = signature.of([[gumbel_softmax(logits: tensor, {tau = 1, hard = false, eps: lacks = 1e-10,
+F.gumbel_softmax = signature.of([[gumbel_softmax(logits: tensor, {tau: above(0) = 1, hard = false, eps: lacks = 1e-10,
   dim: dim = -1})]], function(logits, opts)
-  if opts.tau <= 0 then options.must_be("gumbel_softmax", "tau", "above 0", opts.tau) end
   local noise = -ops.log(ops.exponential_(ops.empty_like(logits)))
   local soft = ops.softmax((logits + noise) / opts.tau, opts.dim)
   if not opts.hard then return soft end

@@ -3,19 +3,19 @@ local core = require "luminary.core"
 local activation = require "luminary.nn.activation"
 local norm = require "luminary.nn.norm"
 local pooling = require "luminary.nn.pooling"
-local records = require "luminary.nn.module_fields"
 
 local ops = core.ops
 local fused = {}
 
 -- Returns true if a call of the module only runs this class's forward: no hooks, and no override of forward.
 local function only_calls(module, class)
-  local record = records.of(module)
-  return record.values.forward == class.forward and not record.hooks and not record.pre_hooks
-    and not record.backward_hooks
+  local record = getmetatable(module)
+  local guarded = record.guarded
+  local forward = guarded and (guarded.forward or record.class.forward) or record.values.forward
+  return forward == class.forward and not record.hooks and not record.pre_hooks and not record.backward_hooks
 end
 
-local function call(bn, x, addend, max)
+local function run_bn(bn, x, addend, max)
   bn:check_input(x)
   local options = bn:next_options(x)
   options.max = max
@@ -24,7 +24,7 @@ end
 
 --- Returns relu(bn(x) + addend); addend may be nil, and bn any module.
 function fused.norm_relu(bn, x, addend)
-  if only_calls(bn, norm.BatchNorm2d) and not (addend and addend.dtype ~= x.dtype) then return call(bn, x, addend) end
+  if only_calls(bn, norm.BatchNorm2d) and not (addend and addend.dtype ~= x.dtype) then return run_bn(bn, x, addend) end
   local y = bn(x)
   return ops.relu_(addend and y:add_(addend) or y)
 end
@@ -50,9 +50,11 @@ end
 --- Returns a function of x for a call of two modules in sequence; nil if they are not one op. is_callers: true if x is
 --- the sequence's argument, not the result of a module before.
 function fused.pair(first, second, is_callers)
-  if not only_calls(first, norm.BatchNorm2d) then return relu_pool(first, second, is_callers) end
+  local forward = getmetatable(first).class.forward
+  if forward == activation.ReLU.forward then return relu_pool(first, second, is_callers) end
+  if forward ~= norm.BatchNorm2d.forward or not only_calls(first, norm.BatchNorm2d) then return nil end
   local max = only_calls(second, activation.ReLU) and math.huge or only_calls(second, activation.ReLU6) and 6
-  return max and function(x) return call(first, x, nil, max) end
+  return max and function(x) return run_bn(first, x, nil, max) end
 end
 
 return fused

@@ -8,7 +8,7 @@ local meta = require "luminary.nn.meta"
 local ops = core.ops
 local init = {}
 
-local function fill(who, t, method, ...)
+local function fill_tensor_by(who, t, method, ...)
   options.arg(who, "the first argument", t, "tensor")
   local given = options.pack(...)
   return meta.fill(t, function(p) p[method](p, unpack(given, 1, given.n)) end, method == "fill_")
@@ -18,37 +18,35 @@ end
 local function fans(who, t)
   options.arg(who, "the first argument", t, "tensor")
   local shape = t.shape
-  if #shape < 2 then
-    options.must_be(who, "t", "a tensor of at least 2 dims", t)
-  end
+  if #shape < 2 then options.must_be(who, "t", "a tensor of at least 2 dims", t) end
   local field = lists.product(lists.slice(shape, 3))
   return shape[2] * field, shape[1] * field
 end
 init._fans = fans
 
-local function number(who, name, v, default)
+local function number(who, name, v, default, kind)
   if v == nil then v = default end
-  return options.arg(who, name, v, "number")
+  return options.arg(who, name, v, kind or "number")
 end
 
 --- Fills the tensor with values of the uniform distribution on [a, b); [0, 1) by default.
 function init.uniform_(t, a, b, generator)
   local low, high = number("uniform_", "a", a, 0), number("uniform_", "b", b, 1)
-  return fill("uniform_", t, "uniform_", low, high, {generator = generator})
+  return fill_tensor_by("uniform_", t, "uniform_", low, high, {generator = generator})
 end
 --- Fills the tensor with values of a normal distribution.
 function init.normal_(t, mean, std, generator)
   mean, std = number("normal_", "mean", mean, 0), number("normal_", "std", std, 1)
-  return fill("normal_", t, "normal_", mean, std, {generator = generator})
+  return fill_tensor_by("normal_", t, "normal_", mean, std, {generator = generator})
 end
 --- Fills the tensor with a value.
 function init.constant_(t, value)
-  return fill("constant_", t, "fill_", options.arg("constant_", "value", value, "number"))
+  return fill_tensor_by("constant_", t, "fill_", options.arg("constant_", "value", value, "number"))
 end
 --- Fills the tensor with 0.
-function init.zeros_(t) return fill("zeros_", t, "fill_", 0) end
+function init.zeros_(t) return fill_tensor_by("zeros_", t, "fill_", 0) end
 --- Fills the tensor with 1.
-function init.ones_(t) return fill("ones_", t, "fill_", 1) end
+function init.ones_(t) return fill_tensor_by("ones_", t, "fill_", 1) end
 
 local gains = {
   linear = 1, conv1d = 1, conv2d = 1, conv3d = 1, sigmoid = 1,
@@ -115,7 +113,7 @@ local function truncated_normal(n, low, high, how)
   if high < 0 or -low > high then sign, low, high = -1, -high, -low end
   local plain = normal_cdf(high) - normal_cdf(low) > 0.25
   local rate = math.max(low, 1e-6)
-  local function draw()
+  local function draw_in_bounds()
     if plain then
       local z = ops.randn({n}, how)
       return z, ops.logical_and(z:ge(low), z:le(high))
@@ -123,10 +121,10 @@ local function truncated_normal(n, low, high, how)
     local z = ops.log1p(ops.rand({n}, how) * (math.exp(-rate * (high - low)) - 1)) / -rate + low
     return z:clamp(low, high), ops.rand({n}, how):le(ops.exp((z - rate) ^ 2 * -0.5))
   end
-  local z, good = draw()
+  local z, good = draw_in_bounds()
   for _ = 1, 10000 do -- a draw is accepted with a probability of at least 0.25, except for rounding errors
     if good:all():item() then return z * sign end
-    local again, also = draw()
+    local again, also = draw_in_bounds()
     z, good = ops.where(good, z, again), ops.logical_or(good, also)
   end
   options.fail("trunc_normal_: cannot sample from %g to %g standard deviations", low, high)
@@ -135,21 +133,17 @@ end
 --- Fills the tensor with values of a truncated normal distribution.
 function init.trunc_normal_(t, mean, std, a, b, generator)
   local who = "trunc_normal_"
-  mean, std = number(who, "mean", mean, 0), number(who, "std", std, 1)
+  mean, std = number(who, "mean", mean, 0, "finite"), number(who, "std", std, 1, "above(0)")
   a, b = number(who, "a", a, -2), number(who, "b", b, 2)
-  local in_order, finite = a < b, math.abs(mean) < math.huge -- false for NaN
+  local in_order = a < b -- false for NaN
   if not in_order then options.fail("%s: a must be less than b, got %g and %g", who, a, b) end
-  if not (std > 0 and std < math.huge) then
-    options.must_be(who, "std", "above 0 and finite", std)
-  end
-  if not finite then options.must_be(who, "mean", "finite", mean) end
   return fill_with(who, t, function(how, p)
     local z = truncated_normal(p:numel(), (a - mean) / std, (b - mean) / std, how)
     return (z * std + mean):clamp(a, b):view(p.shape)
   end, generator)
 end
 
-local function matrix(who, t, max_dims)
+local function rows_and_columns(who, t, max_dims)
   options.arg(who, "the first argument", t, "tensor")
   if t.ndim < 2 or max_dims and t.ndim > max_dims then
     options.must_be(who, "t", max_dims and "a tensor of 2 dims" or "a tensor of at least 2 dims", t)
@@ -160,7 +154,7 @@ end
 --- Fills the tensor with a random (semi-)orthogonal matrix.
 init.orthogonal_ = signature.of("orthogonal_(t, {gain = 1, generator: generator})", function(t, opts)
   local who = "orthogonal_"
-  local rows, columns = matrix(who, t)
+  local rows, columns = rows_and_columns(who, t)
   if t:numel() == 0 then return t end
   return fill_with(who, t, function(how, p)
     local q, r = ops.linalg_qr(ops.randn({math.min(rows, columns), math.max(rows, columns)}, how):t())
@@ -171,7 +165,7 @@ end)
 
 --- Fills the 2-d tensor with the identity matrix.
 function init.eye_(t)
-  local rows, columns = matrix("eye_", t, 2)
+  local rows, columns = rows_and_columns("eye_", t, 2)
   return fill_with("eye_", t, function(how) return ops.eye(rows, columns, how) end)
 end
 
@@ -201,7 +195,7 @@ end)
 --- Fills the 2-d tensor as a sparse matrix, with normal values.
 init.sparse_ = signature.of([[sparse_(t, sparsity: probability, {std = 0.01,
   generator: generator})]], function(t, sparsity, opts)
-  local rows, columns = matrix("sparse_", t, 2)
+  local rows, columns = rows_and_columns("sparse_", t, 2)
   local zeros = math.ceil(sparsity * rows)
   return core.no_grad(function()
     t:normal_(0, opts.std, {generator = opts.generator})

@@ -15,9 +15,7 @@ local int8 = {}
 -- largest magnitude / 127, or 1 for a row of zeros.
 local function rounded(weight)
   local x = weight:detach():float()
-  if x:numel() > 0 and not x:isfinite():all():item() then
-    options.fail("Int8Linear: weight must be finite")
-  end
+  if x:numel() > 0 and not x:isfinite():all():item() then options.fail("Int8Linear: weight must be finite") end
   local largest = x:size(2) > 0 and ops.amax(ops.abs(x), 2) or ops.zeros({x:size(1)}, {device = x.device})
   local scale = ops.where(largest:gt(0), largest / 127, 1)
   return ops.clamp(ops.round(x / scale:unsqueeze(2)), -127, 127):to "int8", scale

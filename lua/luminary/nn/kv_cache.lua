@@ -36,7 +36,7 @@ local function check_entries(who, name, t, room, n, dtype)
   end
 end
 
-local function put(keys, k, values, v)
+local function write_keys_values(keys, k, values, v)
   keys:copy_(k)
   values:copy_(v)
 end
@@ -53,7 +53,7 @@ function KVCache:update(k, v)
   if first + n > room[3] then
     fail("%s: the cache holds %d of %d positions; cannot append %d more", who, first, room[3], n)
   end
-  core.no_grad(put, keys:narrow(3, first + 1, n), k, values:narrow(3, first + 1, n), v)
+  core.no_grad(write_keys_values, keys:narrow(3, first + 1, n), k, values:narrow(3, first + 1, n), v)
   self.length = first + n
   return keys:narrow(3, 1, self.length), values:narrow(3, 1, self.length)
 end
@@ -84,7 +84,7 @@ function KVCache:reorder(index)
       local size = {n, unpack(keys.shape, 2)}
       keys, values = core.keep(keys:new_empty(size)), core.keep(values:new_empty(size))
     end
-    put(keys:narrow(3, 1, length), kept_keys, values:narrow(3, 1, length), kept_values)
+    write_keys_values(keys:narrow(3, 1, length), kept_keys, values:narrow(3, 1, length), kept_values)
     self.keys, self.values = keys, values
   end)
   return self

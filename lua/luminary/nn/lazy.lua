@@ -24,7 +24,7 @@ end
 local function made_for(self, channels) return self.base(channels, unpack(self.given, 1, self.given.n)) end
 
 -- Fills a lazy layer with the tensors and fields of `filled`, a layer of its base class.
-local function fill(self, filled)
+local function fill_lazy_layer(self, filled)
   each_tensor(filled, function(name, value)
     core.no_grad(function() self[name].data = value:detach():to(self[name].device, self[name].dtype) end)
   end)
@@ -35,7 +35,7 @@ local function fill(self, filled)
 end
 
 -- Adds a lazy class. channels_of(x): the first argument of its base class for input x, of `least` to `most` dims.
-local function add(name, base, channels_of, help, least, most)
+local function add_lazy_class(name, base, channels_of, help, least, most)
   local new = layer.define(name, base)
   new.base, new.__help = base, help
   lazy[name] = new
@@ -64,7 +64,7 @@ local function add(name, base, channels_of, help, least, most)
         local dims = not most and "at least 1 dim" or (least < most and least .. " or " or "") .. most .. " dims"
         options.must_be(name, "x", "a tensor of " .. dims, x)
       end
-      fill(self, made_for(self, channels_of(x)))
+      fill_lazy_layer(self, made_for(self, channels_of(x)))
     end
     return base.forward(self, x, ...)
   end
@@ -78,7 +78,7 @@ local function add(name, base, channels_of, help, least, most)
     if channels < 1 or channels % 1 ~= 0 then return end
     local filled = made_for(self, channels)
     each_tensor(filled, function(key, t) old.filled[prefix .. key] = t end)
-    old.commit[#old.commit + 1] = function() fill(self, filled) end
+    old.commit[#old.commit + 1] = function() fill_lazy_layer(self, filled) end
   end
 
   function new:reset_parameters()
@@ -88,13 +88,13 @@ local function add(name, base, channels_of, help, least, most)
   function new:extra_repr() return self.given and "as the first input says" or base.extra_repr(self) end
 end
 
-add("LazyLinear", linear.Linear, function(x) return x.shape[x.ndim] end,
+add_lazy_class("LazyLinear", linear.Linear, function(x) return x.shape[x.ndim] end,
   "nn.LazyLinear(…): An nn.Linear whose in_features are those of the first input.", 1)
 
 for n = 1, 3 do
   for _, name in ipairs {"Conv", "ConvTranspose", "BatchNorm", "InstanceNorm"} do
     local batched, convolves, d = name == "BatchNorm", name:find "^Conv", n .. "d"
-    add("Lazy" .. name .. d, (convolves and convolution or norm)[name .. d],
+    add_lazy_class("Lazy" .. name .. d, (convolves and convolution or norm)[name .. d],
       function(x) return x.shape[batched and 2 or x.ndim - n] end,
       ("nn.Lazy%s(…): An nn.%s whose %s the first input."):format(name .. d, name .. d,
         convolves and "in_channels are those of" or "num_features are the channels of"),

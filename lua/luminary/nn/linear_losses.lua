@@ -23,9 +23,7 @@ LinearCrossEntropyLoss.init = signature.of([[(in_features: count, num_classes: c
   local width = num_classes * lists.product(o.out_features or {})
   self.num_classes, self.out_features = num_classes, lists.slice(o.out_features or {})
   for _, name in ipairs {"reduction", "ignore_index", "label_smoothing", "chunk_size"} do self[name] = o[name] end
-  if o.weight then
-    self:register_buffer("weight", shapes.check(self.__name, "weight", o.weight, {num_classes}))
-  end
+  if o.weight then self:register_buffer("weight", shapes.check(self.__name, "weight", o.weight, {num_classes})) end
   self.linear = Linear(in_features, width, {bias = o.bias, device = o.device, dtype = o.dtype})
 end)
 

@@ -38,15 +38,15 @@ local report = {__plain = true, __report = true}
 
 function report.__tostring(self)
   local lines = {}
-  local function add(what, list, text)
+  local function add_problem_lines(what, list, text)
     if #list == 0 then return end
     lines[#lines + 1] = ("%d %s:"):format(#list, what)
     for _, each in ipairs(list) do lines[#lines + 1] = "  " .. text(each) end
   end
   local function short(name) return printable_name(name, 200) end
-  add("missing in the state_dict", self.missing_keys, short)
-  add("unexpected, not in the model", self.unexpected_keys, short)
-  add("of another shape, left as they were", self.mismatched_keys or {}, mismatch_text)
+  add_problem_lines("missing in the state_dict", self.missing_keys, short)
+  add_problem_lines("unexpected, not in the model", self.unexpected_keys, short)
+  add_problem_lines("of another shape, left as they were", self.mismatched_keys or {}, mismatch_text)
   if #lines == 0 then lines[1] = "<all keys matched>" end
   for _, each in ipairs(self.converted or {}) do
     lines[#lines + 1] = ("%d of %s, which became %s, as the model is; {dtype = \"%s\"} keeps them as they were")
@@ -57,10 +57,11 @@ end
 
 -- Returns the names that dict lacks, values of wrong types, and mismatched shapes. Reshapes dict's tensors of one
 -- element for parameters without dims.
-local function compare(entries, dict, old)
+local function compare_keys(entries, dict, old)
   local missing, wrong, mismatched = {}, {}, {}
   for _, entry in ipairs(entries) do
-    local name, t = entry[1], old.filled[entry[1]] or entry[2]
+    local name, t, place = entry[1], old.filled[entry[1]] or entry[2], core.field(entry[2], "placement")
+    if place then dict[name] = place:own_part(dict[name]) end
     local value = dict[name]
     if core.is_tensor(value) and t.ndim == 0 and value.ndim == 1 and value.shape[1] == 1 then -- PyTorch 0.3 saved these
       value = value:reshape {}
@@ -133,7 +134,7 @@ local function take_over(t, value)
   core.set_data(t, value:detach())
 end
 
-local function copy(self, entries, dict, skipped, opts)
+local function copy_values(self, entries, dict, skipped, opts)
   local dtype, device = changes.dtype("load_state_dict", opts.dtype), opts.device
   if dtype or device then self:to {dtype = dtype, device = device} end
   core.no_grad(function()
@@ -164,7 +165,7 @@ return function(self, entries, run_hooks, walk, dict, opts)
     end)
     return old
   end)
-  local missing, problems, mismatched = compare(entries, given, old)
+  local missing, problems, mismatched = compare_keys(entries, given, old)
 
   local result = setmetatable({missing_keys = missing, unexpected_keys = unexpected}, report)
   run_hooks("load_hooks", result)
@@ -189,6 +190,6 @@ return function(self, entries, run_hooks, walk, dict, opts)
   if not (opts.dtype or opts.assign) then result.converted = conversions(entries, given, skipped) end
   if opts.dry_run then return result end
   for _, commit in ipairs(old.commit) do commit() end
-  copy(self, entries, given, skipped, opts)
+  copy_values(self, entries, given, skipped, opts)
   return result
 end

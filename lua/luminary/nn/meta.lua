@@ -9,21 +9,17 @@ local meta = {}
 local planning = false -- or "parameters", or "all", which includes buffers
 local resetting = false
 
--- Maps a parameter made on meta to {draw = the last function that filled it, n = their number}; to false once
--- meta.materialize has initialized it.
-local draws = setmetatable({}, {__mode = "k"})
-
-local function call(what, f, ...)
+local function call_while_planning(what, f, ...)
   local before = planning
   planning = what
   return options.restoring(function() planning = before end, f, ...)
 end
 
 --- Calls f(…) with meta on, so that the layers f makes have no memory.
-function meta.of(f, ...) return call("all", f, ...) end
+function meta.of(f, ...) return call_while_planning("all", f, ...) end
 
 --- Calls f(…) with meta on for parameters alone: a state_dict need not have all buffers.
-function meta.without_parameters(f, ...) return call("parameters", f, ...) end
+function meta.without_parameters(f, ...) return call_while_planning("parameters", f, ...) end
 
 --- Returns true during a call of meta.of or meta.without_parameters; parameters are then not initialized.
 function meta.is_on() return planning end
@@ -35,11 +31,11 @@ function meta.skips_buffers() return planning == "all" end
 --- meta.materialize does so. Fails if ranks divide t, unless is_constant, which says that all elements become equal.
 --- Returns t.
 function meta.fill(t, draw, is_constant)
-  local shards = not (resetting or is_constant) and package.loaded["luminary.nn.parallel.shards"]
-  if shards then shards.refuse_init(t) end
-  local record = draws[t]
+  local place = not (resetting or is_constant) and core.field(t, "placement")
+  if place then place:refuse_init() end
+  local record = core.field(t, "drawn") -- {draw = the last function that filled t, n = their number}; later false
   if planning == "all" or planning and meta.is_empty(t) then
-    draws[t] = {draw = draw, n = (record and record.n or 0) + 1}
+    core.set_field(t, "drawn", {draw = draw, n = (record and record.n or 0) + 1})
   elseif not (resetting and record == false) then
     if record then record.n = record.n - 1 end
     core.no_grad(draw, t)
@@ -106,7 +102,7 @@ end
 function meta.materialize(who, module, shape_of, finish)
   local empty = lists.filter(module:parameters {recurse = false}, meta.is_empty)
   if #empty == 0 then return end
-  if lists.find(empty, function(p) return not draws[p] end) and not module.reset_parameters then
+  if lists.find(empty, function(p) return not core.field(p, "drawn") end) and not module.reset_parameters then
     options.fail("%s: %s has parameters without values; define %s:reset_parameters()", who, module.__name,
       module.__name)
   end
@@ -118,8 +114,9 @@ function meta.materialize(who, module, shape_of, finish)
   resetting = true -- leaves parameters as they are that were initialized before, of descendants or tied ones
   options.restoring(function() resetting = false end, module.reset_parameters or function() end, module)
   for _, p in ipairs(empty) do
-    if draws[p] and draws[p].n > 0 then core.no_grad(draws[p].draw, p) end
-    draws[p] = false
+    local drawn = core.field(p, "drawn")
+    if drawn and drawn.n > 0 then core.no_grad(drawn.draw, p) end
+    core.set_field(p, "drawn", false)
     finish(p)
   end
 end

@@ -76,7 +76,7 @@ Module.__missing = {
   save_pretrained = "lm.save(\"model.safetensors\", net:state_dict()) writes what Python reads, too",
   push_to_hub = "nothing is uploaded; lm.save(\"model.safetensors\", net:state_dict()) writes what the Hub takes",
   from_pretrained = "lm.models.gpt2 {weights = \"folder\"} and the like read Hugging Face's folders",
-  compile = "lm.fuse(net) returns a function that computes elementwise ops in a row together; nothing is compiled",
+  compile = "lm.compile(net) returns a function that computes elementwise ops in a row together",
   generate = "lm.models.generate(net, ids) generates tokens with any language model",
   set_requires_gradient_sync = "no_sync(f), a method by nn.parallel.fully_shard, averages no gradients",
   set_is_last_backward = "no_sync(f), a method by nn.parallel.fully_shard, averages no gradients",
@@ -340,7 +340,7 @@ function Module:eval() return self:train(false) end
 --- Sets whether all parameters require gradients (true by default). Returns the module.
 function Module:requires_grad_(on)
   if on == nil then on = true end
-  for _, p in ipairs(self:parameters()) do p:requires_grad_(on) end
+  for _, p in ipairs(on and self:parameters() or Module.parameters(self)) do p:requires_grad_(on) end
   return self
 end
 
@@ -370,15 +370,12 @@ local function convert(self, change, recurse)
   return self
 end
 
-local to_options = {
-  device = {"any"}, dtype = {"string"}, memory_format = {{"channels_last", "contiguous", "preserve"}},
-}
-
 local function device_or_dtype(v, target)
   if core.is_tensor(v) then
     target.device, target.dtype = v.device, v.dtype
   elseif type(v) == "table" then
-    local given = options.check("to", v, to_options)
+    local given = options.check("to", v,
+      '{device, dtype: string, memory_format: "channels_last" | "contiguous" | "preserve"}')
     target.format = given.memory_format
     if given.device then target.device = core.device(given.device, "to") end
     if given.dtype then target.dtype = core.dtype(given.dtype, "to") end
@@ -438,7 +435,7 @@ function Module:share_memory()
     for i, t in ipairs(tensors) do
       list[#list + 1], names[#names + 1] = t, found[i]
       if t.grad then list[#list + 1], names[#names + 1] = t.grad, found[i] .. ".grad" end
-      for _, vector in ipairs(gradients.vectors_of(t) or {}) do
+      for _, vector in ipairs(core.field(t, "vectors") or {}) do
         list[#list + 1], names[#names + 1] = vector, "the vector with " .. found[i]
       end
     end
@@ -455,10 +452,11 @@ function Module:clone() return load_module "luminary.nn.clone"(self) end
 
 --- Returns a table of parameters and buffers by dotted name, which share the module's memory.
 function Module:state_dict()
-  local dict, shards = {}, package.loaded["luminary.nn.parallel.shards"]
+  local dict = {}
   for _, entry in ipairs(records.state_of(self)) do
+    local place = core.field(entry[2], "placement")
     dict[entry[1]] = entry[2]:detach()
-    if shards then shards.note_part(dict[entry[1]], entry[2], entry[1]) end
+    if place then place:note_part(dict[entry[1]], entry[1]) end
   end
   records.run_hooks(self, "state_hooks", dict)
   return dict
@@ -475,15 +473,13 @@ end)
 --- Returns the state that this rank holds of a module of nn.parallel.fully_shard; nil if no parameter is sharded.
 --- lm.checkpoint saves it in a file of this rank.
 function Module:shard_state_dict()
-  local shards = package.loaded["luminary.nn.parallel.shards"]
-  return shards and shards.state_of_module(self)
+  local placement = package.loaded["luminary.nn.parallel.placement"]
+  return placement and placement.state_of_module(self)
 end
 
 --- Loads the shards of a module that was sharded over any number of ranks; each rank keeps its own rows. next_shard()
 --- returns the ranks' shard_state_dicts one after another, then nil.
-function Module:load_shards(next_shard)
-  load_module("luminary.nn.parallel.shards").load_module(self, next_shard)
-end
+function Module:load_shards(next_shard) load_module("luminary.nn.parallel.placement").load_module(self, next_shard) end
 
 -- ---- printing
 

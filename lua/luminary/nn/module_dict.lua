@@ -93,18 +93,14 @@ ModuleDict.kind = "child"
 
 --- Returns the module; fails if v is not a module.
 function ModuleDict:_checked(name, v)
-  if not Module.is_module(v) then
-    options.must_be(self.__name, ("'%s'"):format(tostring(name)), "a module", v)
-  end
+  if not Module.is_module(v) then options.must_be(self.__name, ("'%s'"):format(tostring(name)), "a module", v) end
   return v
 end
 
 -- Returns the value as a parameter; a plain tensor becomes one.
 local function as_parameter(self, name, v)
   if parameter.is(v) then return v end
-  if not core.is_tensor(v) then
-    options.must_be(self.__name, tostring(name), "a tensor", v)
-  end
+  if not core.is_tensor(v) then options.must_be(self.__name, tostring(name), "a tensor", v) end
   return parameter.new(v)
 end
 
@@ -174,9 +170,7 @@ end
 
 --- Adds the tensors of a list at the end. Returns the list.
 function ParameterList:extend_by(list)
-  if not options.is_plain(list) then
-    options.expected(self.__name, "a list of tensors", list)
-  end
+  if not options.is_plain(list) then options.expected(self.__name, "a list of tensors", list) end
   for _, t in ipairs(options.list(self.__name, "parameters", list)) do self:append(t) end
   return self
 end

@@ -65,6 +65,8 @@ end
 
 local record_of
 
+local changes = 0 -- the number of changes of any module's parameters, buffers or children
+
 -- Returns true if `module` is or contains `sought`.
 local function contains(module, sought, seen)
   if module == sought then return true end
@@ -76,7 +78,6 @@ local function contains(module, sought, seen)
   end
   return false
 end
--- LuaJIT 2.1.0-beta3 compiles a recursion in an ipairs loop wrongly: ShuffleNetV2 crashed at times
 contains = interpreted(contains)
 
 -- Fails if the child contains the module: walks over such a module would not end.
@@ -96,7 +97,7 @@ local function set_children(self, record, list)
   end
   for _, name in ipairs(record.child) do values[name], kind[name] = nil, nil end
   for key in next, self do rawset(self, key, nil) end
-  record.counted = #names
+  record.counted, changes = #names, changes + 1
   for i, name in ipairs(names) do
     values[name], kind[name] = list[i], "child"
     if name ~= tostring(i - 1) then record.counted = -1 end
@@ -113,7 +114,7 @@ local function append(self, record, module)
   local known = (record.counted or 0) == n and #self == n and not record.taking and values[name] == nil
   if not known or n > 0 and rawget(self, n) ~= values[child[n]] then return false end
   check_acyclic(self, record, name, module)
-  child[n + 1], values[name], record.kind[name], record.counted = name, module, "child", n + 1
+  child[n + 1], values[name], record.kind[name], record.counted, changes = name, module, "child", n + 1, changes + 1
   rawset(self, n + 1, module)
   return true
 end
@@ -201,7 +202,7 @@ local function unregister(record, name)
   if kind then
     remove_name(record[kind], name)
     if kind == "child" then record.counted = -1 end
-    record.kind[name], record.transient[name] = nil, nil
+    record.kind[name], record.transient[name], changes = nil, nil, changes + 1
   end
 end
 
@@ -214,7 +215,7 @@ local function register(self, record, kind, name, value)
     table.insert(record[kind], name)
     if kind == "child" then record.counted = -1 end
   end
-  record.values[name] = value
+  record.values[name], changes = value, changes + 1
   if kind == "child" then show_children(self, record) end
 end
 
@@ -287,13 +288,6 @@ local function blank(of, call)
   return class.list(of, record), record
 end
 
--- Calls f(module, …) for calls of a module from now on; nil: what it was at first.
-local function set_call(module, f)
-  local record = record_of(module)
-  record.first_call = record.first_call or record.__call
-  record.__call = f or record.first_call
-end
-
 -- Fails if a module is lazy and has no sizes yet.
 local function check_sized(who, module)
   local record = record_of(module)
@@ -305,7 +299,7 @@ end
 -- to `copies` before it copies fields.
 local function twin_of(module, copies, copy)
   local source = record_of(module)
-  local twin, record = blank(source.class, source.first_call or source.__call)
+  local twin, record = blank(source.class, source.__call)
   copies[module] = twin
   for key, value in pairs(source.values) do record.values[key] = copy(value) end
   for _, part in ipairs {"kind", "param", "buffer", "child", "transient"} do
@@ -324,7 +318,7 @@ local function joined(prefix, name) return prefix == "" and name or prefix .. ".
 -- Finds a dotted name, which must be of the given kind. Returns the value, the module that has it and its name there.
 -- `look` is record_of, which compares all children of a container, or a function that caches it, for many names of an
 -- unchanged module.
-local function find(who, self, path, kind, look)
+local function find_by_path(who, self, path, kind, look)
   options.arg(who, "the name", path, "string")
   look = look or record_of
   local module, at = self, ""
@@ -346,7 +340,7 @@ local function replace_children(self, modules)
   local record = record_of(self)
   for name, module in pairs(modules) do
     check_acyclic(self, record, name, module)
-    record.values[name] = module
+    record.values[name], changes = module, changes + 1
   end
   show_children(self, record)
 end
@@ -387,7 +381,7 @@ end
 
 return {
   is_module = is_module, of = record_of, blank = blank, show_children = show_children, check_name = check_name,
-  register = register, append = append, nouns = nouns, joined = joined, find = find,
+  register = register, append = append, nouns = nouns, joined = joined, find = find_by_path,
   replace_children = replace_children, check_acyclic = check_acyclic, check_sized = check_sized, twin = twin_of,
-  state_of = state_of, each_prefix = each_prefix, run_hooks = run_hooks, set_call = set_call,
+  state_of = state_of, each_prefix = each_prefix, run_hooks = run_hooks, changes = function() return changes end,
 }

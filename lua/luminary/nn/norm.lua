@@ -121,15 +121,15 @@ function InstanceNorm:forward(x)
 end
 
 -- Adds a class for n spatial dims, whose inputs have the numbers of dims `dims`.
-local function add(base, n, kind, dims, shape_of_x)
+local function add_norm_class(base, n, kind, dims, shape_of_x)
   local new = layer.define(("%s%dd"):format(base.__name, n), base)
   norm[new.__name], new.spatial, new.dims, new.shape_of_x = new, n, dims, shape_of_x
   new.__help = ("nn.%s(…): Applies %s normalization to an input %s."):format(new.__name, kind, shape_of_x)
 end
 for n, sizes in ipairs {"L", "H, W", "D, H, W"} do
   local batch = ("[N, C, %s]"):format(sizes)
-  add(BatchNorm, n, "batch", {[2] = n == 1, [n + 2] = true}, n == 1 and "[N, C] or " .. batch or batch)
-  add(InstanceNorm, n, "instance", {[n + 1] = true, [n + 2] = true}, ("%s or [C, %s]"):format(batch, sizes))
+  add_norm_class(BatchNorm, n, "batch", {[2] = n == 1, [n + 2] = true}, n == 1 and "[N, C] or " .. batch or batch)
+  add_norm_class(InstanceNorm, n, "instance", {[n + 1] = true, [n + 2] = true}, ("%s or [C, %s]"):format(batch, sizes))
 end
 
 -- ---- with statistics of each sample
@@ -173,9 +173,7 @@ local LayerNorm = layer.define("LayerNorm", Affine, norm)
 LayerNorm.init = signature.of([[LayerNorm(normalized_shape: shape, {eps: positive = 1e-5, elementwise_affine = true,
   bias = true, device, dtype: string})]], set_shape)
 
-function LayerNorm:forward(x)
-  return ops.layer_norm(x, self.normalized_shape, self.weight, self.bias, self.how)
-end
+function LayerNorm:forward(x) return ops.layer_norm(x, self.normalized_shape, self.weight, self.bias, self.how) end
 
 layer.prints(LayerNorm, "{normalized_shape}, eps={eps}, elementwise_affine={elementwise_affine}, bias={bias}")
 

@@ -15,36 +15,36 @@ for n = 1, 3 do
   local d, input = n .. "d", inputs[n]
 
   -- Adds an entry under the signature of a name with d. SIZES: those that print shows as passed, or all n of them.
-  local function add(text, entry, shows_all)
+  local function add_pooling(text, entry, shows_all)
     text = text:gsub("%(", d .. "(", 1):gsub("%f[%w]N%f[%W]", n)
     text = text:gsub("SIZES", shows_all and "sizes" or "sizes_as_given")
     entry.help = entry.help:format(input)
     pooling(text)(entry)
   end
 
-  add("MaxPool" .. windows .. "dilation: SIZES(N, 1) = 1, return_indices = false, ceil_mode = false})", {
+  add_pooling("MaxPool" .. windows .. "dilation: SIZES(N, 1) = 1, return_indices = false, ceil_mode = false})", {
     call = F["max_pool" .. d], prints = "kernel_size stride padding dilation ceil_mode",
     help = "Applies max pooling to %s.",
   })
-  add("MaxUnpool" .. windows .. "})", {
+  add_pooling("MaxUnpool" .. windows .. "})", {
     forward = signature.of("MaxUnpool(x, indices, output_size: any?)", function(self, x, indices, output_size)
       return F["max_unpool" .. d](x, indices, self.kernel_size, self.stride, self.padding, output_size)
     end),
     prints = "kernel_size stride padding",
     help = ("Computes a partial inverse of nn.MaxPool%s, in which all elements that are no maxima are 0."):format(d),
   }, true)
-  add("AvgPool" .. windows .. "ceil_mode = false, count_include_pad = true"
+  add_pooling("AvgPool" .. windows .. "ceil_mode = false, count_include_pad = true"
     .. (n > 1 and ", divisor_override: integer})" or "})"), {
     call = F["avg_pool" .. d], prints = "kernel_size stride padding", help = "Applies average pooling to %s.",
   }, n == 1)
-  add("LPPool(norm_type: real, kernel_size: SIZES(N, 1), {stride: SIZES(N, 1), ceil_mode = false})", {
+  add_pooling("LPPool(norm_type: real, kernel_size: SIZES(N, 1), {stride: SIZES(N, 1), ceil_mode = false})", {
     call = F["lp_pool" .. d], prints = "norm_type kernel_size stride ceil_mode",
     help = "Applies power-average pooling to %s.",
   })
-  add("AdaptiveAvgPool(output_size: output_sizes_as_given(N))", {
+  add_pooling("AdaptiveAvgPool(output_size: output_sizes_as_given(N))", {
     call = F["adaptive_avg_pool" .. d], help = "Applies average pooling to %s with an output of the given size.",
   })
-  add("AdaptiveMaxPool(output_size: output_sizes_as_given(N), return_indices = false)", {
+  add_pooling("AdaptiveMaxPool(output_size: output_sizes_as_given(N), return_indices = false)", {
     call = F["adaptive_max_pool" .. d], help = "Applies max pooling to %s with an output of the given size.",
   })
 end

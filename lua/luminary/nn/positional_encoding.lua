@@ -18,7 +18,7 @@ local AT_ONCE = 2 ^ 16 -- elements in one step
 
 -- Fills tables [positions, dim / 2] with the cosines and sines of all positions, in place and a few positions at a
 -- time, so that it takes hardly any more memory.
-local function fill(cosines, sines, rates)
+local function fill_rotations(cosines, sines, rates)
   local count, how = cosines.shape[1], {dtype = "float64"}
   local max_n = math.min(count, math.max(1, math.floor(AT_ONCE / rates:numel())))
   local position, angle, values = ops.arange(0, max_n, how):unsqueeze(2), nil, nil
@@ -44,7 +44,7 @@ SinusoidalPositions.init = signature.of([[SinusoidalPositions(dim: count, {max_s
   if dim % 2 ~= 0 then options.must_be("SinusoidalPositions", "dim", "even", dim) end
   self.max_seq_len, self.batch_first = o.max_seq_len, o.batch_first
   local in_pairs = ops.empty({o.max_seq_len, dim / 2, 2}, {dtype = o.dtype or "float32", device = o.device})
-  fill(in_pairs:select(3, 2), in_pairs:select(3, 1), rates_of(dim, o.base))
+  fill_rotations(in_pairs:select(3, 2), in_pairs:select(3, 1), rates_of(dim, o.base))
   self:register_buffer("positions", in_pairs:view(o.max_seq_len, dim), {persistent = false})
 end)
 
@@ -111,11 +111,7 @@ local scalings = {
   },
 }
 
-local function above_0(who, name, value)
-  value = arg(who, name, value, "positive")
-  if value == 0 or value == math.huge then options.must_be(who, name, "above 0 and finite", value) end
-  return value
-end
+local function above_0(who, name, value) return arg(who, name, value, "above(0)") end
 
 -- Checks {rope_type, factor, …}, as in a config.json, and returns it.
 local function check_scaling(who, dim, given)
@@ -143,12 +139,11 @@ local RotaryPositionalEmbeddings = layer.define("RotaryPositionalEmbeddings", ni
 RotaryPositionalEmbeddings.__inner = {"reset_buffers"}
 
 RotaryPositionalEmbeddings.init = signature.of([[RotaryPositionalEmbeddings(dim: count, {max_seq_len: count = 4096,
-  base: positive = 10000, interleaved = true, scaling: table, device, dtype: string})]], function(self, dim, o)
+  base: above(0) = 10000, interleaved = true, scaling: table, device, dtype: string})]], function(self, dim, o)
   local who = "RotaryPositionalEmbeddings"
   self.dim = dim
   if dim % 2 ~= 0 then options.must_be(who, "dim", "even", dim) end
   self.max_seq_len, self.interleaved, self.base = o.max_seq_len, o.interleaved, o.base
-  above_0(who, "base", o.base)
   self.scaling, self.longest = check_scaling(who, dim, o.scaling), o.max_seq_len
   for _, name in ipairs {"cosines", "sines"} do
     local values = meta.empty_buffer({o.max_seq_len, dim / 2}, {dtype = o.dtype or "float32", device = o.device})
@@ -160,7 +155,7 @@ end)
 --- Fills the tables of cosines and sines, which are not in state_dict.
 function RotaryPositionalEmbeddings:reset_buffers()
   local rates, change = rates_of(self.dim, self.base), scalings[self.scaling.rope_type].rates
-  fill(self.cosines, self.sines, change and change(rates, self.scaling, self.dim, self.base) or rates)
+  fill_rotations(self.cosines, self.sines, change and change(rates, self.scaling, self.dim, self.base) or rates)
   local factor = self.scaling.attention_factor or 1
   if factor ~= 1 then
     self.cosines:mul_(factor)
@@ -203,7 +198,7 @@ local function rows_of(self, x, first, input_pos)
       tables, start = longer(self, input_pos and 1 or first, input_pos and last or x.shape[3]), input_pos and 1 or first
     end
   end
-  local function rows(values)
+  local function rows_at_positions(values)
     if not input_pos then
       values = values:narrow(1, first - start + 1, x.shape[3])
     elseif input_pos.ndim == 1 then
@@ -213,7 +208,7 @@ local function rows_of(self, x, first, input_pos)
     end
     return values:to(x.dtype)
   end
-  return rows(tables.cosines), rows(tables.sines)
+  return rows_at_positions(tables.cosines), rows_at_positions(tables.sines)
 end
 
 RotaryPositionalEmbeddings.forward = signature.of([[RotaryPositionalEmbeddings(x: tensor, first: count = 1,

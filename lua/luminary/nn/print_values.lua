@@ -12,9 +12,7 @@ function printed.float(v)
 end
 
 --- Formats a list as a tuple: {3, 3} -> (3, 3); {5} -> (5,).
-function printed.tuple(list)
-  return "(" .. table.concat(list, ", ") .. (#list == 1 and ",)" or ")")
-end
+function printed.tuple(list) return "(" .. table.concat(list, ", ") .. (#list == 1 and ",)" or ")") end
 
 --- Formats a number unchanged, or a list as a tuple.
 function printed.number_or_tuple(v) return type(v) == "table" and printed.tuple(v) or tostring(v) end

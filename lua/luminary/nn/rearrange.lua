@@ -13,20 +13,18 @@ local list, rearranging = layer.entries()
 -- ---- padding of the last dims
 
 -- The kind of n dims' padding: a number for all sides, or before and after the last dim, then the dim before it, ….
-options.kinds("paddings", function(n)
-  return "integer or list of " .. 2 * n, function(who, name, v)
-    if type(v) == "number" then
-      local all = {}
-      for i = 1, 2 * n do all[i] = v end
-      v = all
-    end
-    local fits = type(v) == "table" and #v == 2 * n
-    for i = 1, fits and #v or 0 do fits = fits and options.is("integer", v[i]) end
-    if not fits then
-      options.must_be(who, name, ("an integer or a list of %d (before and after the last dim, …)"):format(2 * n), v)
-    end
-    return v
+options.kind("paddings", function(n) return "integer or list of " .. 2 * n end, function(who, name, v, n)
+  if type(v) == "number" then
+    local all = {}
+    for i = 1, 2 * n do all[i] = v end
+    v = all
   end
+  local fits = type(v) == "table" and #v == 2 * n
+  for i = 1, fits and #v or 0 do fits = fits and options.is("integer", v[i]) end
+  if not fits then
+    options.must_be(who, name, ("an integer or a list of %d (before and after the last dim, …)"):format(2 * n), v)
+  end
+  return v
 end)
 
 local modes = {
@@ -53,14 +51,14 @@ end
 
 -- ---- other sizes, and windows as columns
 
-local function floats(v)
+local function float_text(v)
   if type(v) ~= "table" then return printed.float(v) end
   return printed.tuple(lists.map(v, printed.float))
 end
 
 local function print_upsample(self)
   local text = self.size ~= nil and "size=" .. printed.number_or_tuple(self.size)
-    or "scale_factor=" .. floats(self.scale_factor)
+    or "scale_factor=" .. float_text(self.scale_factor)
   return ("%s, mode='%s'"):format(text, self.mode)
 end
 

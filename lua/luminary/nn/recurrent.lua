@@ -54,7 +54,7 @@ local function resized(t, n, start, ended)
 end
 
 -- Computes ops.recurrent_layer by ordinary ops; sizes[t] is the number of rows of step t.
-local function by_steps(cell, gates, w, h0, c0, reverse, sizes)
+local function run_by_steps(cell, gates, w, h0, c0, reverse, sizes)
   local first, at, outputs, ended_h, ended_c = {}, 1, {}, {}, {}
   for t, n in ipairs(sizes) do first[t], at = at, at + n end
   local from, to, by = 1, #sizes, 1
@@ -82,12 +82,16 @@ local function run(self, cell, x, w, h0, c0, reverse, sizes)
   local gates = ops.linear(x, w.ih, bias)
   if fused then
     local remade = not core.is_autocast_enabled() -- autocast would convert x again
-    return ops.recurrent_layer(gates, w.hh, h0, c0, bias_hh, w.hr, {
+    local y, h, c = ops.recurrent_layer(gates, w.hh, h0, c0, bias_hh, w.hr, {
       cell = cell, reverse = reverse, batch_sizes = sizes.tensor, x = remade and x or nil,
       weight_ih = remade and w.ih or nil, bias_ih = remade and bias or nil,
     })
+    if sizes.lengths then table.insert(PackedSequence.exported, {y, sizes.lengths}) end
+    return y, h, c
+  elseif sizes.lengths then
+    fail("%s: lengths that are an input can be exported on the CPU alone, without by_steps", self.__name)
   end
-  return by_steps(cell, gates, {hh = w.hh, bias_hh = bias_hh, hr = w.hr}, h0, c0, reverse, sizes:list())
+  return run_by_steps(cell, gates, {hh = w.hh, bias_hh = bias_hh, hr = w.hr}, h0, c0, reverse, sizes:list())
 end
 
 -- Returns the number of rows of each step, in the form that `run` takes.
@@ -151,9 +155,7 @@ local function states_of(who, cell, hx)
     return hx
   end
   if hx == nil then return nil, nil end
-  if not options.is_plain(hx) or #hx ~= 2 then
-    options.must_be(who, "the state", "{h, c}", hx)
-  end
+  if not options.is_plain(hx) or #hx ~= 2 then options.must_be(who, "the state", "{h, c}", hx) end
   return hx[1], hx[2]
 end
 
@@ -214,7 +216,7 @@ local function first_weight(self)
 end
 
 -- Runs the layers from `first` to `last` by the device's library. Returns nothing if the library does not support them.
-local function by_library(self, first, last, x, h0, c0, sizes)
+local function run_by_library(self, first, last, x, h0, c0, sizes)
   local o = {cell = self.mode, bidirectional = self.bidirectional, bias = self.bias}
   local list = {}
   for l = first, last do
@@ -235,11 +237,11 @@ end
 -- Runs all layers by the library, but one at a time if dropout is between them, so that all devices draw equal masks.
 local function all_by_library(self, x, h0, c0, sizes)
   local dropping, last_h, last_c = self.training and self.dropout > 0 and self.num_layers > 1, {}, {}
-  if not dropping then return by_library(self, 1, self.num_layers, x, h0, c0, sizes) end
+  if not dropping then return run_by_library(self, 1, self.num_layers, x, h0, c0, sizes) end
   local directions = directions_of(self)
   for l = 1, self.num_layers do
     local function part(t) return t and t:narrow(1, (l - 1) * directions + 1, directions) end
-    local y, h, c = by_library(self, l, l, x, part(h0), part(c0), sizes)
+    local y, h, c = run_by_library(self, l, l, x, part(h0), part(c0), sizes)
     if not y then return end
     x, last_h[l], last_c[l] = l < self.num_layers and ops.dropout(y, self.dropout) or y, h, c
   end
@@ -298,8 +300,10 @@ local function forward_packed(self, packed, h, c)
   local function sorted(t, index) return t and (index and ops.index_select(t, 2, index:to(t.device)) or t) end
   h, c = first_states(self, x, h, c, n)
   local y
-  y, h, c = run_layers(self, x, sorted(h, order), sorted(c, order), packed_sizes(sizes))
-  return results(PackedSequence(y, sizes, order, back), sorted(h, back), sorted(c, back))
+  local how = packed.lengths and equal_sizes(sizes.shape[1], n) or packed_sizes(sizes)
+  how.lengths = packed.lengths
+  y, h, c = run_layers(self, x, sorted(h, order), sorted(c, order), how)
+  return results(PackedSequence(y, sizes, order, back, packed.lengths), sorted(h, back), sorted(c, back))
 end
 
 function Recurrent:forward(x, hx)

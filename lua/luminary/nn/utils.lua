@@ -7,6 +7,7 @@ local options = require "luminary.base.options"
 local signature = require "luminary.base.signature"
 local parameter = require "luminary.nn.parameter"
 local records = require "luminary.nn.module_fields"
+local joined = require "luminary.tensor.joined"
 local shapes = require "luminary.tensor.shapes"
 
 local utils = {}
@@ -39,10 +40,10 @@ end
 --- Computes the norm of a list of tensors, as of one vector.
 utils.get_total_norm = signature.of("get_total_norm(list, {" .. norm_options .. "})", function(list, opts)
   list = tensors("get_total_norm", "tensors", list)
-  local shards = package.loaded["luminary.nn.parallel.shards"]
-  local owners = shards and shards.with_owners(list)
-  return norm_of("get_total_norm", list, opts, false, owners and shards.is_collective(owners) and function(_, norm_type)
-    return core.no_grad(shards.total_norm, owners, norm_type, list)
+  local placed = package.loaded["luminary.nn.parallel.placement"]
+  local owners = placed and placed.with_owners(list)
+  return norm_of("get_total_norm", list, opts, false, owners and placed.is_collective(owners) and function(_, norm_type)
+    return core.no_grad(placed.total_norm, owners, norm_type, list)
   end)
 end)
 
@@ -51,10 +52,10 @@ utils.clip_grad_norm_ = signature.of("clip_grad_norm_(parameters, max_norm: posi
   function(parameters, max_norm, opts)
   local who = "clip_grad_norm_"
   parameters = tensors(who, "parameters", parameters)
-  local shards = package.loaded["luminary.nn.parallel.shards"]
-  local is_sharded = shards and shards.is_collective(parameters)
+  local placement = package.loaded["luminary.nn.parallel.placement"]
+  local is_sharded = placement and placement.is_collective(parameters)
   local total = norm_of(who, parameters, opts, true, is_sharded and function(list, norm_type)
-    return shards.total_norm(list, norm_type, nil, max_norm)
+    return placement.total_norm(list, norm_type, nil, max_norm)
   end)
   core.clip_with_norm(parameters, max_norm, total)
   return total
@@ -82,24 +83,20 @@ end
 --- Flattens a list of parameters into one vector.
 function utils.parameters_to_vector(parameters)
   parameters = tensors("parameters_to_vector", "parameters", parameters)
-  local parts = lists.map(parameters, function(p) return core.ops.reshape(p, {-1}) end)
-  if #parts == 0 then options.fail("parameters_to_vector: the list of parameters is empty") end
-  return core.ops.cat(parts)
+  if #parameters == 0 then options.fail("parameters_to_vector: the list of parameters is empty") end
+  return joined.vector(parameters)
 end
 
 --- Copies the elements of a vector into a list of parameters.
 utils.vector_to_parameters = signature.of("vector_to_parameters(vec: tensor, parameters)", function(vec, parameters)
   local who = "vector_to_parameters"
   parameters = tensors(who, "parameters", parameters)
-  local total, first = lists.sum(parameters, core.methods.numel), 1
+  local total = lists.sum(parameters, core.methods.numel)
   if vec.ndim ~= 1 or vec:numel() ~= total then
     options.expected(who, ("a vector of %d elements"):format(total), vec)
   end
   core.no_grad(function()
-    for _, p in ipairs(parameters) do
-      p:copy_(vec:detach():narrow(1, first, p:numel()):view(p.shape))
-      first = first + p:numel()
-    end
+    for i, part in ipairs(joined.parts(vec:detach(), parameters)) do parameters[i]:copy_(part) end
   end)
 end)
 

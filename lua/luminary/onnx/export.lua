@@ -8,6 +8,7 @@ local newest = require("luminary.onnx.graph").newest
 local printable_name = require "luminary.base.printable_name"
 local promote_types = require("luminary.tensor.dtype_info").promote_types
 local records = require "luminary.nn.module_fields"
+local PackedSequence = require("luminary.nn.utils.rnn").PackedSequence
 local tensors = require "luminary.onnx.tensors"
 local version = require "luminary.version"
 local write_graph = require "luminary.onnx.write_graph"
@@ -103,19 +104,21 @@ end
 
 -- ---- recording
 
--- Records a call in evaluation mode: {steps, values, tape, outputs}.
+-- Records a call in evaluation mode: {steps, values, tape, outputs, lengths = ids of recurrent layers' lengths by those
+-- of their results}.
 local function record(module, args, rebuild, list)
-  local found = {}
-  local results = options.pack(in_mode(module, false, core.record_ops, function(recorded)
-    return module(unpack(rebuild(recorded), 1, args.n))
-  end, list))
+  local found, exported, lengths = {}, {}, {}
+  PackedSequence.exported = exported
+  local results = options.pack(options.restoring(function() PackedSequence.exported = nil end, in_mode, module, false,
+    core.record_ops, function(recorded) return module(unpack(rebuild(recorded), 1, args.n)) end, list))
   local tape = results[1]
   local why = tape:refusal()
   if why then fail("export: %s", why) end
   local steps, values = tape:steps()
   for i = 2, results.n do nested_tensors(results[i], found) end
   if #found == 0 then fail "export: the module returns no tensor" end
-  return {steps = steps, values = values, tape = tape, outputs = found}
+  for _, each in ipairs(exported) do lengths[tape:id(each[1])] = tape:id(each[2]) end
+  return {steps = steps, values = values, tape = tape, outputs = found, lengths = lengths}
 end
 
 -- Returns the list of the ids of a step's inputs, by the arguments' names in order; false for those left out of a list.
@@ -144,7 +147,7 @@ end
 
 -- Returns a value that all recordings have: lists of sizes, or a number, with Varying for what differs.
 local function merged(all)
-  if type(all[1]) == "number" then return write_graph.of_samples(all) end
+  if type(all[1]) == "number" then return write_graph.size_from(all) end
   local out = {}
   for _, each in ipairs(all) do
     if type(each) ~= type(all[1]) or type(each) ~= "table" and each ~= all[1] or type(each) == "table"
@@ -153,7 +156,7 @@ local function merged(all)
     end
   end
   if type(all[1]) ~= "table" then return all[1] end
-  for i = 1, #all[1] do out[i] = write_graph.of_samples(lists.map(all, function(each) return each[i] end)) end
+  for i = 1, #all[1] do out[i] = write_graph.size_from(lists.map(all, function(each) return each[i] end)) end
   return out
 end
 
@@ -246,9 +249,7 @@ local function promote(self, step, args, dtype)
     end
   end
   for name in lists.sorted_pairs(step.inputs) do
-    if name ~= "condition" and name ~= "mask" then
-      args[name] = args[name]:to(common):with(args[name].shape)
-    end
+    if name ~= "condition" and name ~= "mask" then args[name] = args[name]:to(common):with(args[name].shape) end
   end
   if step.op == "where" then
     for _, name in ipairs {"x", "other"} do
@@ -274,6 +275,8 @@ function Export:add(step)
     local infos = lists.map(step.outputs, function(id) return id and self.info[id] end)
     if promotes[step.op] then promote(self, step, args, infos[1].dtype) end
     local context = {dtype = infos[1].dtype, shape = self.shapes[step.outputs[1]], rank = rank}
+    local lengths = self.recordings[1].lengths[step.outputs[1]]
+    context.lengths = lengths and self:value(lengths):from_one():to "int32"
     outputs = {row(self.graph, args, context)}
     outputs[1] = outputs[1]:with(nil, keeps or outputs[1].zero_based)
   end)

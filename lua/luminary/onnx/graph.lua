@@ -25,9 +25,7 @@ local DEEPEST = 100 -- graphs in one another, and functions that call functions
 -- is read, where an element of a result, which is kept, counts as KEPT. Each node or initializer takes 3 KB, and
 -- functions can be expanded without end: these bounds keep reading below 4 times the size, the elements of tensors, and
 -- 96 MiB; of a small file, 4 MiB and 160 times the size.
-local function limits_of(size)
-  return tensors.most_nodes(size), math.min(2 ^ 23, 2 ^ 21 + 64 * size)
-end
+local function limits_of(size) return tensors.most_nodes(size), math.min(2 ^ 23, 2 ^ 21 + 64 * size) end
 -- Limits on nodes that are computed while the file is read, in elements: of each input and result; computed for one.
 local MOST_ARGUMENTS = 4000 -- inputs of a node, and outputs of the graph, which Lua passes as arguments
 local MOST_FOLDED, MOST_COMPUTED, KEPT = 4096, 2 ^ 16, 16
@@ -129,7 +127,7 @@ end
 -- ---- scopes: {names = slots by name, parent = the scope around it, graph}
 
 -- Returns the slot of a name in a scope or one around it; 0 for "".
-local function find(scope, name)
+local function find_slot(scope, name)
   if name == "" then return 0 end
   local inner = scope
   while scope do
@@ -215,7 +213,7 @@ end
 --- value and the slots of the others. Their values stay in the frame.
 function Node:steps_from(name, others)
   local wanted, slots, chosen = {}, {}, {}
-  local function slot_of(of) return find(self.scope, of) or self:fail("unknown value '%s'", of) end
+  local function slot_of(of) return find_slot(self.scope, of) or self:fail("unknown value '%s'", of) end
   local target, given = slot_of(name), {}
   for i, other in ipairs(others) do
     slots[i] = slot_of(other)
@@ -296,16 +294,16 @@ function Graph:add_initializers(g, scope)
     for _, k in ipairs(settings[node.op_type] or {}) do known[(node.input or {})[k] or ""] = true end
   end
   for _, input in ipairs(g.input or {}) do inputs[input.name or ""] = true end
-  local function add(message, value)
+  local function add_initializer(message, value)
     local name, kind = message.name or "", message.trains and "parameter" or "buffer"
     if scope.names[name] then self.fail("two initializers are named '%s'", printable_name(name, 100)) end
     return self:add_tensor(scope, name, value, kind, known[name] and not message.trains, message.label)
   end
   for _, message in ipairs(g.initializer or {}) do
-    local name, slot = message.name or "", add(message, self.read_tensor(message, self.fail))
+    local name, slot = message.name or "", add_initializer(message, self.read_tensor(message, self.fail))
     if inputs[name] and self.ir_version >= 4 then self.constants[slot], self.overridable[name] = nil, slot end
   end
-  for _, sparse in ipairs(g.sparse_initializer or {}) do add(sparse.values or {}, self:dense(sparse)) end
+  for _, sparse in ipairs(g.sparse_initializer or {}) do add_initializer(sparse.values or {}, self:dense(sparse)) end
 end
 
 --- Returns the dense tensor of a sparse one's message: values at indices, flat [n] or [n, dims], from 0.
@@ -392,7 +390,7 @@ function Graph:add_node(message, scope, steps, versions, references)
     if node[name] == nil then node[name] = value end -- no field or method of Node
   end
   for i, name in ipairs(message.input or {}) do
-    node.inputs[i] = find(scope, name) or self.fail("node %s: no node before it makes its input '%s'", node.text,
+    node.inputs[i] = find_slot(scope, name) or self.fail("node %s: no node before it makes its input '%s'", node.text,
       printable_name(name, 100))
   end
   while node.inputs[#node.inputs] == 0 do node.inputs[#node.inputs] = nil end
@@ -458,7 +456,7 @@ function Graph:add_function(f, node, names, versions)
   self.depth = self.depth + 1
   for _, message in ipairs(f.node or {}) do self:add_node(message, inner, node.steps, own, references) end
   self.depth = self.depth - 1
-  for i, name in ipairs(names) do node.scope.names[name] = find(inner, (f.output or {})[i] or "") or 0 end
+  for i, name in ipairs(names) do node.scope.names[name] = find_slot(inner, (f.output or {})[i] or "") or 0 end
 end
 
 -- Counts a node that cannot be run.
@@ -501,7 +499,7 @@ function Graph:prepare(g, parent)
     self.versions[""] or 1)
   for _, message in ipairs(joined) do self:add_node(message, scope, plan.steps, self.versions) end
   for i, output in ipairs(g.output or {}) do
-    local slot = find(scope, output.name or "")
+    local slot = find_slot(scope, output.name or "")
       or self.fail("no node makes the output '%s'", printable_name(output.name or "", 100))
     plan.outputs[i], self.kept[slot] = slot, true
   end

@@ -13,7 +13,7 @@ local prepare = require "luminary.prepare"
 local graph = require "luminary.onnx.graph"
 local tensors = require "luminary.onnx.tensors"
 local is_tensor = core.is_tensor
-local onnx, of_this_thread = {}, {__stays = true} -- recordings
+local onnx = {}
 
 local Model = class.define("OnnxModel", nn.Module)
 local Tensors = class.define("OnnxTensors", nn.Module) -- a part of a model: tensors of names with one beginning
@@ -109,9 +109,11 @@ local function on_device(device, f, ...)
   return options.restoring(function() core.set_default_device(before) end, f, ...)
 end
 
--- Initializes a model, for onnx.load alone. source: the file's path; plan: see graph.lua; size: of the file, in bytes.
-function Model:init(source, plan, inputs, size)
+-- Initializes a model, for onnx.load alone. source: the file's path; plan: see graph.lua; size: of the file, in bytes;
+-- is_stated: true if the caller or the file said which tensors train.
+function Model:init(source, plan, inputs, size, is_stated)
   local paths, slots, others
+  self.is_training_stated = is_stated
   self.source, self.inputs, self.node_count = source, inputs, #(plan.message.node or {})
   self.outputs = lists.map(plan.message.output or {}, tensors.described)
 
@@ -153,7 +155,7 @@ function Model:forward(...)
   if not core.is_grad_enabled() and not core.is_recording_ops() then
     context = record.context
     if not context or context.module ~= self or not context.unchanged() then -- a clone's record has the original's
-      context = setmetatable({module = self, unchanged = prepare.watch(self)}, of_this_thread)
+      context = setmetatable({module = self, unchanged = prepare.watch(self)}, prepare.of_this_thread)
       record.context = context
     end
   end
@@ -192,10 +194,10 @@ local function infos_text(infos)
   return table.concat(parts, ", ")
 end
 
--- Returns the list of parameters; warns if there are none, as someone who trains the network wants them.
+-- Returns the list of parameters; warns if the rule found none, as someone who trains the network wants them.
 function Model:parameters(...)
   local list = nn.Module.parameters(self, ...)
-  if #list == 0 and #nn.Module.parameters(self) == 0 then
+  if #list == 0 and not self.is_training_stated and #nn.Module.parameters(self) == 0 then
     core.warn(("onnx: no tensor of '%s' trains, since no node reads a floating one as a weight of a layer; the option "
       .. "trainable of lm.onnx.load can name some"):format(printable_name(self.source, 100)))
   end
@@ -230,8 +232,8 @@ onnx.load = signature.of("load(path: string, {device: any?, trainable: any?})", 
         unsupported("input '%s' is of the unsupported type %s", printable_name(info.name, 100), info.dtype or info.kind)
       end
     end
-    tensors.mark(model, size, read_tensor, opts.trainable)
-    return Model(path, graph.prepare(model, size, read_tensor, fail, unsupported), inputs, size):eval()
+    local _, is_stated = tensors.mark(model, size, read_tensor, opts.trainable)
+    return Model(path, graph.prepare(model, size, read_tensor, fail, unsupported), inputs, size, is_stated):eval()
   end)
   close()
   if not ok then error(net, 0) end

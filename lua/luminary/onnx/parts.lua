@@ -49,7 +49,7 @@ local function scan(steps, first, last, read, made)
 end
 
 -- Returns the part of steps first … last, which run by a recording. readers: the last step that reads each slot.
-local function recorded(block, first, last, context, readers)
+local function recorded_part(block, first, last, context, readers)
   local steps, read, part = block.steps, {}, {outputs = {}, drop = {}, calls = 0}
   scan(steps, first, last, read, {})
   part.inputs = lists.filter(lists.sorted_keys(read), function(slot) return context.base[slot] == nil end)
@@ -85,7 +85,7 @@ local function divided(block, context)
   for _, slot in ipairs(block.outputs or {}) do readers[slot] = math.huge end
   for k = 1, #block.steps + 1 do
     if cuts[k] or k > #block.steps then
-      if k > first then table.insert(list, recorded(block, first, k - 1, context, readers)) end
+      if k > first then table.insert(list, recorded_part(block, first, k - 1, context, readers)) end
       if cuts[k] then table.insert(list, {at = k}) end
       first = k + 1
     end

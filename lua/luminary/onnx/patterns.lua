@@ -103,7 +103,7 @@ local function match(nodes, name, pattern, found)
 end
 
 -- Returns what a node's pattern binds if no other node uses values between, else nil.
-local function find(nodes, node, pattern)
+local function find_pattern(nodes, node, pattern)
   local found = match(nodes, node.output[1], pattern, {})
   if not found then return nil end
   local inside = {}
@@ -158,14 +158,14 @@ local gelus_by_tanh = {{"Mul", {"Mul", "x", 0.5}, bounded}, {"Mul", "x", {"Mul",
 local function gelu(nodes, node)
   for op, list in lists.sorted_pairs {Gelu = gelus, FastGelu = gelus_by_tanh} do
     for _, pattern in ipairs(list) do
-      local found = find(nodes, node, pattern)
+      local found = find_pattern(nodes, node, pattern)
       if found then return nodes:replace(node, "com.microsoft", op, {found.x}) end
     end
   end
 end
 
 local function silu(nodes, node)
-  local found = find(nodes, node, {"Mul", "x", {"Sigmoid", "x"}})
+  local found = find_pattern(nodes, node, {"Mul", "x", {"Sigmoid", "x"}})
   if found then nodes:replace(node, "", "Swish", {found.x}) end
 end
 
@@ -180,7 +180,7 @@ local rms_norms = {
 }
 
 local function norm(nodes, node, pattern, op)
-  local found = find(nodes, node, pattern)
+  local found = find_pattern(nodes, node, pattern)
   local eps = found and nodes:number(found.eps)
   if not eps or not is_vector(nodes, found.w) or found.b and not is_vector(nodes, found.b) then return end
   if over_last_dim(nodes, found) then
@@ -196,7 +196,7 @@ local scores = {
 
 local function attention(nodes, node)
   for _, each in ipairs(scores) do
-    local found = find(nodes, node, {"MatMul", {"Softmax", each}, "v"})
+    local found = find_pattern(nodes, node, {"MatMul", {"Softmax", each}, "v"})
     local scale = found and (found.scale and nodes:number(found.scale)
       or found.divisor and 1 / (nodes:number(found.divisor) or 0) or not found.scale and not found.divisor and 1)
     local axis = scale and integer(matched(found, "Softmax"), "axis", nodes.version < 13 and 1 or -1)
@@ -209,7 +209,7 @@ end
 
 -- Joins DynamicQuantizeLinear, MatMulInteger and the product with the scales to one node, MatMulIntegerToFloat.
 local function integers_to_float(nodes, node)
-  local found = find(nodes, node, {"Mul", {"Cast", {"MatMulInteger", "a", "b"}}, "scales"})
+  local found = find_pattern(nodes, node, {"Mul", {"Cast", {"MatMulInteger", "a", "b"}}, "scales"})
   local scales = found and nodes:maker(found.scales, "Mul")
   if not scales or integer(matched(found, "Cast"), "to") ~= 1 then return end
   local p, q = scales.input[1], scales.input[2]
@@ -259,7 +259,7 @@ local function between_quantized(nodes, node)
   local op, from = y.op_type, y.input or {}
   local a, b = dequantized(nodes, from[1]), from[2] and dequantized(nodes, from[2])
   if not a or a.count > 1 then return end
-  local function replace(domain, name, ...)
+  local function replace_node(domain, name, ...)
     nodes:replace(node, domain, name, {a[1], a[2], a[3], b[1], b[2], b[3], ...}, y.attribute)
   end
   if unchanged[op] then
@@ -275,15 +275,15 @@ local function between_quantized(nodes, node)
   if from[3] and from[3] ~= "" and not (bias and bias_fits(nodes, bias, a, b)) then return end
   local weight = nodes:value(b[1])
   if op == "Conv" and (b.count == 1 or b.axis == 0) then
-    replace("", "QLinearConv", inputs[2], inputs[3], bias and bias[1] or nil)
+    replace_node("", "QLinearConv", inputs[2], inputs[3], bias and bias[1] or nil)
   elseif op == "MatMul" and (b.count == 1 or weight and weight.ndim == 2 and b.axis % 2 == 1) then
-    replace("", "QLinearMatMul", inputs[2], inputs[3])
+    replace_node("", "QLinearMatMul", inputs[2], inputs[3])
   elseif op == "Gemm" and integer(y, "transA", 0) == 0 and (b.count == 1 or b.axis == 1 - integer(y, "transB", 0)) then
     local beta, alpha = attribute(y, "beta"), attribute(y, "alpha")
     if (beta and beta.f or 1) ~= 1 or (alpha and alpha.f or 1) ~= 1 then return end
-    replace("com.microsoft", "QGemm", bias and bias[1] or "", inputs[2], inputs[3])
+    replace_node("com.microsoft", "QGemm", bias and bias[1] or "", inputs[2], inputs[3])
   elseif sums[op] and b.count == 1 then
-    replace("com.microsoft", sums[op], inputs[2], inputs[3])
+    replace_node("com.microsoft", sums[op], inputs[2], inputs[3])
   end
 end
 

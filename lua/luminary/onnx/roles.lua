@@ -20,8 +20,8 @@ local moving = lists.set "Cast Flatten Identity Reshape Squeeze Transpose Unsque
 local choosing = lists.set "Concat Gather GatherElements GatherND Slice Softmax Split TopK" -- before no bias
 local DEEPEST, FARTHEST = 100, 30 -- graphs in one another; nodes between a weight and its layer
 
--- A value is {message = of a constant, op, inputs = of the node that makes it, is_fixed = computed from constants
--- alone, axes, ndim = number of axes longer than 1, and of all, if it is, is_learned = computed with a weight}.
+-- Adds to a value ndim, its number of axes, and axes, that of axes longer than 1. It has message, of a constant;
+-- op and inputs, of its node; is_fixed: made of constants alone; is_learned: made with a weight.
 local function new_value(value, sizes)
   value.axes, value.ndim = 0, math.min(#sizes, 9) -- tensors with more than 8 dims are refused
   for i = 1, value.ndim do value.axes = value.axes + ((sizes[i] > 1 or sizes[i] < 0) and 1 or 0) end
@@ -30,7 +30,7 @@ end
 
 -- Returns whether the columns of a table [n, D] are waves or lines at its end: a table of positions.
 local function is_wave(message, read)
-  local n, ok, t = (message.dims or {})[1] or 0, pcall(read, message, error)
+  local n, ok, t = ((message or {}).dims or {})[1] or 0, pcall(read, message, error)
   if not ok or n < 4 or t.ndim ~= 2 then return false end
   local rows = ops.narrow(t, 1, n - 3, 4):double()
   local a, b, c, d = rows[1], rows[2], rows[3], rows[4]
@@ -45,7 +45,10 @@ local function mark(value, is_layer, distance)
   value[done] = true
   if value.is_float and value.ndim > 0 and (is_layer or value.axes > 0) then value.message.trains = true end
   for k, input in pairs(value.inputs or {}) do
-    if k == 1 or not value.op:find "uantizeLinear$" then mark(input, is_layer and moving[value.op], distance + 1) end
+    -- A constant that is multiplied by a matrix has positions, from which a small network makes a table of biases.
+    local from = value.op == "MatMul" and k == 1 and input.ndim > 2 and (moving[input.op] and input.inputs[1] or input)
+    local skips = from and from.message or k > 1 and value.op:find "uantizeLinear$"
+    if not skips then mark(input, is_layer and moving[value.op], distance + 1) end
   end
 end
 
@@ -117,13 +120,10 @@ function Roles:walk(g, names, depth)
       local weight, indices = value.inputs[tonumber(k)], value.inputs[2]
       local fits = weight and weight.is_fixed and (not of_two_axes[op] or weight.ndim == 2 or weight.axes > 1)
       if fits and op == "Gather" then -- an embedding, whose indices no layer computes
-        fits = weight.axes > 1 and not (indices or {}).is_learned
-          and not (weight.message and is_wave(weight.message, self.read))
+        fits = weight.axes > 1 and not (indices or {}).is_learned and not is_wave(weight.message, self.read)
       end
-      if fits then
-        mark(weight, true, 0)
-        value.is_learned = true
-      end
+      if fits then mark(weight, true, 0) end
+      value.is_learned = value.is_learned or fits
     end
     if not value.is_fixed and (op == "Add" or op == "Mul") then mark_vector(value) end
   end

@@ -134,12 +134,13 @@ end
 --- Returns the most nodes and initializers, with functions expanded, of a file of `size` bytes.
 function tensors.most_nodes(size) return math.floor(math.min(24000, 1000 + size / 20) + size / 1024) end
 
---- Marks the tensors of a model that train, and names all; returns their list (roles.lua). size: of the file, in bytes.
---- read: see reader.
+--- Marks the tensors of a model that train, and names all; returns their list (roles.lua), and true if the caller or
+--- the file said which train. size: of the file, in bytes. read: see reader.
 function tensors.mark(model, size, read, trainable)
   local written = lists.find(model.metadata_props or {}, function(entry) return entry.key == tensors.TRAINS end)
   local stated = written and lists.set(lists.parts(written.value or "", "[^\n]+"))
-  return load_module "luminary.onnx.roles"(model, tensors.most_nodes(size), read, is_float, stated, trainable)
+  return load_module "luminary.onnx.roles"(model, tensors.most_nodes(size), read, is_float, stated, trainable),
+    (trainable == nil and stated) ~= nil
 end
 
 --- Describes the type of an input or output of a graph: {name, kind = "tensor", "sequence", "optional" or "map", dtype,

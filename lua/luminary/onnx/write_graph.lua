@@ -16,7 +16,7 @@ local ops = core.ops
 --- of arithmetic are Varying, or a number if that is the same in all recordings.
 local Varying = {}
 
-local function of_samples(samples)
+local function size_from(samples)
   for _, v in ipairs(samples) do
     if v ~= samples[1] then return setmetatable(samples, Varying) end
   end
@@ -39,7 +39,7 @@ for name, f in pairs {
     local samples = {}
     local function at(v, i) return is_varying(v) and v[i] or v end
     for i = 1, #(is_varying(a) and a or b) do samples[i] = f(at(a, i), at(b, i)) end
-    return of_samples(samples)
+    return size_from(samples)
   end
 end
 function Varying.__unm(a) return 0 - a end
@@ -273,9 +273,8 @@ function Graph.__index(self, key)
   return key:find "^%u" and function(...) return add_node(self, key, ...) end or nil
 end
 
-local function of_either(a, b) return (is_value(a) and a or b).graph end
 for name, op in pairs {__add = "Add", __sub = "Sub", __mul = "Mul", __div = "Div", __pow = "Pow"} do
-  Value[name] = function(a, b) return of_either(a, b)[op](a, b) end
+  Value[name] = function(a, b) return (is_value(a) and a or b).graph[op](a, b) end
 end
 function Value.__unm(a) return a.graph.Neg(a) end
 
@@ -321,5 +320,5 @@ local function new(opset, symbols)
 end
 
 return {
-  new = new, is_value = is_value, of_samples = of_samples, is_varying = is_varying, message_of = Graph.message_of,
+  new = new, is_value = is_value, size_from = size_from, is_varying = is_varying, message_of = Graph.message_of,
 }

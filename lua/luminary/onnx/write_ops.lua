@@ -96,13 +96,13 @@ function rows.clamp(g, a)
 end
 rows.clamp_range = rows.clamp
 local function truth(x) return x:to "bool" end
-local function of_bool(name)
+local function define_bitwise(name)
   rows["bitwise_" .. name] = function(g, a, c)
     if c.dtype ~= "bool" then error("bits of integers have no counterpart before opset 18", 0) end
     return rows["logical_" .. name](g, a, c)
   end
 end
-for name in ("and or xor not"):gmatch "%S+" do of_bool(name) end
+for name in ("and or xor not"):gmatch "%S+" do define_bitwise(name) end
 
 function rows.softplus(g, a)
   local y = a.x * a.beta
@@ -252,9 +252,7 @@ function rows.transpose(g, a, c)
 end
 function rows.t(g, a, c) return c.rank(a.x) < 2 and a.x or g.Transpose(a.x, {perm = {1, 0}}) end
 
-local function sliced(g, x, dim, first, last, step)
-  return g.Slice(x, {first}, {last}, {dim}, {step or 1})
-end
+local function sliced(g, x, dim, first, last, step) return g.Slice(x, {first}, {last}, {dim}, {step or 1}) end
 function rows.select(g, a)
   local index = is_varying(a.index) and a.index - 1 or a.index > 0 and a.index - 1 or a.index
   return g.Squeeze(sliced(g, a.x, a.dim, index, index == -1 and INT_MAX or index + 1), {a.dim})
@@ -335,9 +333,7 @@ function rows.triu(g, a) return g.Trilu(a.x, g:constant(a.diagonal, "int64"), {u
 
 -- ---- new tensors
 
-local function filled(g, value, shape)
-  return #shape == 0 and value or g.Expand(value, shape)
-end
+local function filled(g, value, shape) return #shape == 0 and value or g.Expand(value, shape) end
 -- Returns the value of a number, of a size of a dynamic axis, or of a tensor of no dims.
 local function scalar(g, v, dtype)
   if type(v) == "number" then return g:constant(v, dtype) end
@@ -573,7 +569,7 @@ end
 -- ---- normalization
 
 -- Returns x normalized by statistics of the batch: of each channel.
-local function by_batch(g, a, c)
+local function normalize_by_batch(g, a, c)
   local dims, more = {0}, {}
   for d = 2, c.rank(a.x) - 1 do dims[d], more[d - 1] = d, d - 1 end
   local gap = a.x - reduce(g, "ReduceMean", a.x, dims, true)
@@ -585,7 +581,7 @@ end
 local function batch_norm(g, a, c)
   if a.training or not a.running_mean then
     if a.running_mean then error("it changes running statistics", 0) end
-    return by_batch(g, a, c)
+    return normalize_by_batch(g, a, c)
   end
   local n = a.running_mean.shape[1]
   local function each(x, number) return (x or g:initializer(ops.full({n}, number, {dtype = c.dtype}))):to(c.dtype) end
@@ -695,7 +691,7 @@ function rows.recurrent_layer(g, a, c)
       or g:initializer(zeros), {axis = 0}))
   end
   local x, w, r = g.Reshape(a.x, {-1, n, a.x.shape[2]}), first(gates(a.weight_ih)), first(gates(a.weight_hh))
-  local y, last, cell = g[op](x, w, r, bias, false, first(a.h0), a.c0 and first(a.c0) or false, {
+  local y, last, cell = g[op](x, w, r, bias, c.lengths or false, first(a.h0), a.c0 and first(a.c0) or false, {
       hidden_size = h, direction = a.reverse and "reverse" or "forward", activations = activations,
       linear_before_reset = a.cell == "gru" and 1 or nil, outputs = a.cell == "lstm" and 3 or 2,
     })

@@ -18,13 +18,13 @@ DiLoCo.init = signature.of([[DiLoCo(optimizer, {sync_every: count = 500, outer_l
   local group = load_module("luminary.distributed.groups").resolve("DiLoCo", opts.group)
   self.optimizer, self.process_group, self.steps_since_sync, self.sync_every = inner, group, 0, opts.sync_every
   self:follow()
-  local params, shards = self:all_parameters(), load_module "luminary.nn.parallel.shards"
+  local params, placement = self:all_parameters(), load_module "luminary.nn.parallel.placement"
   for i, p in ipairs(params) do
-    shards.check_replicas("DiLoCo", "parameter " .. i, p, group,
+    placement.check_replicas("DiLoCo", "parameter " .. i, p, group,
       "pass the group of another dim, and let DistributedDataParallel average these over the group of the experts")
   end
   local about = {("steps between synchronizations %d"):format(opts.sync_every)}
-  shards.check_order("DiLoCo", group, about, self.param_groups)
+  placement.check_order("DiLoCo", group, about, self.param_groups)
   if group.size > 1 then core.reducer_share(group.handle, params, 0) end
   -- The parameters of the last synchronization, which the outer optimizer steps.
   self.shared = lists.map(params, function(p) return core.keep(p:detach():clone()) end)

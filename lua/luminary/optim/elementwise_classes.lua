@@ -20,7 +20,7 @@ local function items_of(entry)
       rest[#rest + 1] = name
       items[name] = type(default) == "table"
         and ("%s: two = {%s, %s}"):format(name, number_text(default[1]), number_text(default[2]))
-        or ("%s = %s"):format(name, number_text(default))
+        or ("%s: %s = %s"):format(name, row[3] or type(default), number_text(default))
     end
   end
   for name in ((entry.positions or "") .. " " .. table.concat(rest, " ")):gmatch "%S+" do
@@ -29,34 +29,15 @@ local function items_of(entry)
   return "{" .. table.concat(items, ", ") .. "}"
 end
 
-local function is_within(interval, v)
-  local opens, low, high, closes = interval:match("^([%[%(])(.-), (.-)([%]%)])$")
-  low, high = tonumber(low), high == "inf" and math.huge or tonumber(high)
-  return (v > low or opens == "[" and v == low) and (v < high or closes == "]" and v == high)
-end
-
-local function check_limits(who, row, value)
-  local name, limits = row[1], row[3]
-  if limits == "positive" then
-    options.arg(who, name, value, "positive")
-  elseif limits and type(value) == "table" then
-    for i, v in ipairs(value) do
-      local interval = type(limits) == "table" and limits[i] or limits
-      if not is_within(interval, v) then
-        options.must_be(who, ("%s[%d]"):format(name, i), ("in %s"):format(interval), v)
-      end
-    end
-  elseif limits and not is_within(limits, value) then
-    options.must_be(who, name, ("in %s"):format(limits), value)
-  end
-end
-
 local Elementwise = class.define("Elementwise", Optimizer)
 
 function Elementwise:check_group(group)
   local entry = self.entry
   for _, row in ipairs(entry.options) do
-    if not row.fixed then check_limits(self.__name, row, group[row[1]]) end
+    local limits = type(row[2]) == "table" and row[3]
+    for i, v in ipairs(limits and group[row[1]] or {}) do
+      options.arg(self.__name, ("%s[%d]"):format(row[1], i), v, type(limits) == "table" and limits[i] or limits)
+    end
   end
   local wrong = entry.check and entry.check(group)
   if wrong then options.fail("%s: %s", self.__name, wrong) end
@@ -217,7 +198,7 @@ function Elementwise:advance(group, params, states, count)
     if not part.lists then
       part.lists, new = lists_of(rows, part.states, function(row, i)
         local start = row.start and (group[row.start] or row.start) or 0
-        return core.keep(core.ops.full_like(part.params[i]:detach(), start))
+        return core.keep(core.ops.full_like(part.params[i]:detach(), start, {dtype = self.state_dtype(part.params[i])}))
       end)
     end
     local call = {

@@ -5,8 +5,8 @@ local options = require "luminary.base.options"
 local optim = {Optimizer = require "luminary.optim.optimizer"}
 
 -- Optimizers whose step needs one batch: those of elementwise_classes.lua, and those of lamb_muon_adafactor.lua.
-local elementwise, others = "ASGD AdaBelief Adadelta Adagrad Adam AdamW Adamax Lion NAdam RAdam RMSprop Rprop SGD",
-  "Adafactor LAMB Muon"
+local others, elementwise = "Adafactor LAMB Muon",
+  "ASGD AdaBelief Adadelta Adagrad Adam AdamW Adamax Lion NAdam RAdam RMSprop Rprop SGD"
 
 local class_names = {}
 for name in (elementwise .. " " .. others):gmatch "%S+" do class_names[name:lower()] = name end

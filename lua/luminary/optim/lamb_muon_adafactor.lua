@@ -1,6 +1,5 @@
 --- Defines optimizers whose steps treat a parameter as a whole, by its norm or as a matrix: LAMB, Muon and Adafactor.
---- Their steps are tensor ops that never synchronize with a device. float16 and bfloat16 parameters are computed in
---- float32; states have their dtype, those of float16 float32, which holds squares of gradients.
+--- Their steps are tensor ops that never synchronize with a device, in float32 for half precision.
 local core = require "luminary.core"
 local class = require "luminary.base.class"
 local options = require "luminary.base.options"
@@ -11,7 +10,7 @@ local function is_half(t) return t.dtype == "float16" or t.dtype == "bfloat16" e
 local function wide(t) return is_half(t) and t:float() or t end
 
 -- Runs `update` on tensors that it changes in place; for half-precision tensors, on float32 copies.
-local function in_full(tensors, update)
+local function run_in_float32(tensors, update)
   local full = {}
   for i, t in ipairs(tensors) do full[i] = wide(t) end
   update(unpack(full))
@@ -32,7 +31,6 @@ function Whole:shapes(p)
 end
 
 function Whole:state_shape(p, key) return self:shapes(p)[key] end
-function Whole.state_dtype(p) return p.dtype == "float16" and "float32" or p.dtype end
 
 --- Returns true if a group's steps depend on the step number, which a captured graph would repeat.
 function Whole.by_number(_self, _group) return true end
@@ -50,8 +48,8 @@ local function check_capture(self, group, states)
 end
 
 function Whole:advance(group, params, states, count)
-  local shards = package.loaded["luminary.nn.parallel.shards"]
-  if shards then shards.refuse_parts(self.__name, params) end
+  local placement = package.loaded["luminary.nn.parallel.placement"]
+  if placement then placement.refuse_parts(self.__name, params) end
   if core.graph_is_capturing() then check_capture(self, group, states) end
   for i, p in ipairs(params) do
     local state, g = states[i], wide(p.grad)
@@ -87,7 +85,7 @@ LAMB.states = {"exp_avg", "exp_avg_sq"}
 function LAMB:check_group(group)
   Whole.check_group(self, group)
   for i, beta in ipairs(group.betas) do
-    if not (beta >= 0 and beta < 1) then options.must_be("LAMB", ("betas[%d]"):format(i), "in [0, 1)", beta) end
+    options.arg("LAMB", ("betas[%d]"):format(i), beta, "below(0, 1)")
   end
 end
 
@@ -101,7 +99,7 @@ function LAMB.step_one(_self, group, p, g, state, count)
   local beta1, beta2 = group.betas[1], group.betas[2]
   local correction1 = group.bias_correction and 1 - beta1 ^ count or 1
   local correction2 = group.bias_correction and 1 - beta2 ^ count or 1
-  in_full({p, state.exp_avg, state.exp_avg_sq}, function(x, m, v)
+  run_in_float32({p, state.exp_avg, state.exp_avg_sq}, function(x, m, v)
     m:mul_(beta1):add_(g, {alpha = 1 - beta1})
     v:mul_(beta2):add_(g:square(), {alpha = 1 - beta2})
     local step = (m / correction1):div_((v / correction2):sqrt_():add_(group.eps))
@@ -116,8 +114,8 @@ end
 --- al., "Muon: An optimizer for hidden layers in neural networks", 2024.
 local Muon = class.define("Muon", Whole)
 Optimizer.declare(Muon, [[{lr: positive = 0.001, weight_decay: positive = 0.1, momentum: positive = 0.95,
-  nesterov = true, ns_coefficients: table = {3.4445, -4.775, 2.0315}, eps: positive = 1e-7, ns_steps: natural = 5,
-  adjust_lr_fn: "original" | "match_rms_adamw" | "spectral_unclamped"}]])
+  nesterov = true, ns_coefficients: table = {3.4445, -4.775, 2.0315}, eps: positive = 1e-7,
+  ns_steps: integer(0, 99) = 5, adjust_lr_fn: "original" | "match_rms_adamw" | "spectral_unclamped"}]])
 Muon.states = {"momentum_buffer"}
 Muon.counts = false
 
@@ -133,7 +131,6 @@ function Muon:check_group(group)
   local list = group.ns_coefficients
   if #list ~= 3 then options.must_be("Muon", "ns_coefficients", "a list of three numbers", list) end
   for i = 1, 3 do options.arg("Muon", ("ns_coefficients[%d]"):format(i), list[i], "number") end
-  if group.ns_steps >= 100 then options.must_be("Muon", "ns_steps", "below 100", group.ns_steps) end
 end
 
 --- Adds a group of 2-d parameters, {params = list, lr = …}.
@@ -163,7 +160,7 @@ end
 
 --- Performs one parameter's step.
 function Muon.step_one(_self, group, p, g, state)
-  in_full({p, state.momentum_buffer}, function(x, buffer)
+  run_in_float32({p, state.momentum_buffer}, function(x, buffer)
     buffer:lerp_(g, 1 - group.momentum)
     local step = orthogonalized(group.nesterov and ops.lerp(g, buffer, group.momentum) or buffer, group)
     local lr = group.lr * factors[group.adjust_lr_fn or "original"](p.shape[1], p.shape[2])
@@ -210,7 +207,7 @@ end
 local function root_mean_square(t) return t:norm():div_(math.sqrt(t:numel())) end
 
 -- Updates and returns the factored estimate of the second moment, for one matrix or a batch.
-local function by_factors(row, col, squares, weight, eps1)
+local function update_factors(row, col, squares, weight, eps1)
   row:lerp_(squares:mean(-1, {keepdim = true}), weight)
   col:lerp_(squares:mean(-2, {keepdim = true}), weight)
   return (row * col):div_(row:mean(-2, {keepdim = true}):clamp_ {min = eps1})
@@ -219,12 +216,12 @@ end
 --- Performs one parameter's step.
 function Adafactor.step_one(_self, group, p, g, state, count)
   local weight, eps1 = count ^ group.beta2_decay, group.eps[1] or smallest[p.dtype]
-  in_full({p, state.variance or state.row_var, state.col_var}, function(x, moment, col)
+  run_in_float32({p, state.variance or state.row_var, state.col_var}, function(x, moment, col)
     local size = root_mean_square(x):clamp_ {min = group.eps[2]}:mul_(math.min(group.lr, 1 / math.sqrt(count)))
     if group.weight_decay ~= 0 then x:mul_(1 - group.lr * group.weight_decay) end
     local estimate
     if col then
-      estimate = by_factors(moment, col, g:square(), weight, eps1)
+      estimate = update_factors(moment, col, g:square(), weight, eps1)
     else
       estimate = moment:lerp_(g:square(), weight):clone()
     end

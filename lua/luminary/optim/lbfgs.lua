@@ -6,6 +6,7 @@ local lists = require "luminary.base.lists"
 local options = require "luminary.base.options"
 local Optimizer = require "luminary.optim.optimizer"
 local strong_wolfe = require "luminary.optim.strong_wolfe"
+local joined = require "luminary.tensor.joined"
 local fail, ops = options.fail, core.ops
 local abs, min = math.abs, math.min
 
@@ -22,8 +23,8 @@ end
 
 -- Fails if ranks divide these parameters, whose dot products a step takes.
 local function refuse_parts(params)
-  local shards = package.loaded["luminary.nn.parallel.shards"]
-  if shards then shards.refuse_parts("LBFGS", params, true) end
+  local placement = package.loaded["luminary.nn.parallel.placement"]
+  if placement then placement.refuse_parts("LBFGS", params, true) end
 end
 
 function LBFGS:add_param_group(given)
@@ -41,29 +42,11 @@ end
 
 -- ---- all parameters as one vector
 
--- Calls visit(parameter, its part of the vector in the parameter's shape) for each parameter.
-local function spread(params, vector, visit)
-  local first = 1
-  for _, p in ipairs(params) do
-    local n = p:numel()
-    if n > 0 then visit(p, vector:narrow(1, first, n):view(p.shape)) end
-    first = first + n
-  end
-end
-
-local function flat(tensors)
-  local parts = lists.map(tensors, function(t) return t:reshape(-1) end)
-  return ops.cat(parts)
-end
-
-local function values_of(params)
-  local values = lists.map(params, function(p) return p:detach() end)
-  return flat(values)
-end
+local function values_of(params) return joined.vector(lists.map(params, function(p) return p:detach() end)) end
 
 local function gradient_of(params, sign)
   local grads = lists.map(params, function(p) return p.grad or ops.zeros_like(p:detach()) end)
-  return flat(grads):mul_(sign)
+  return joined.vector(grads):mul_(sign)
 end
 
 local function dot(a, b) return (ops.matmul(a, b):item()) end
@@ -130,12 +113,12 @@ local function iterate(self, closure, state)
     local start, used = {t = 0, loss = loss, grad = grad, slope = slope}, 0
     if group.line_search_fn then
       local origin = values_of(params)
-      local function place(t)
+      local function move_params(t)
         local moved = ops.add(origin, state.d, {alpha = t})
-        spread(params, moved, function(p, part) p:copy_(part) end)
+        for i, part in ipairs(joined.parts(moved, params)) do params[i]:copy_(part) end
       end
       local function at(t)
-        place(t)
+        move_params(t)
         local p = {t = t}
         p.loss, p.grad = evaluate()
         p.slope = dot(p.grad, state.d)
@@ -143,10 +126,10 @@ local function iterate(self, closure, state)
       end
       local found
       found, used = strong_wolfe(at, start, state.t, 1e-9, group.max_eval - evaluations, largest(state.d), 1e-4, 0.9)
-      place(found.t)
+      move_params(found.t)
       loss, grad, state.t = found.loss, found.grad, found.t
     else
-      spread(params, state.d, function(p, part) p:add_(part, {alpha = state.t}) end)
+      for i, part in ipairs(joined.parts(state.d, params)) do params[i]:add_(part, {alpha = state.t}) end
       if n < group.max_iter then -- the last one's loss would be unused
         loss, grad = evaluate()
         used = 1

@@ -40,10 +40,7 @@ Optimizer.spec = {}
 
 --- Sets the options of a class of the library from a signature's items, "{lr: positive = 0.001}".
 function Optimizer.declare(of, items)
-  local text, spec = ("(params, %s)"):format(items), {}
-  for i, row in ipairs(signature.parse(text).rows) do
-    if i > 1 and not row.lacks then spec[row[1]] = {row[2], row[3], row.none} end
-  end
+  local text, spec = ("(params, %s)"):format(items), signature.spec(items)
   of.spec, of.takes, of.declared_spec = spec, text, spec
   of.init = signature.note(text, function(self, ...) return Optimizer.init(self, ...) end)
 end
@@ -218,8 +215,8 @@ local function make_step(self, closure)
   if closure ~= nil then
     loss = core.enable_grad(options.arg(self.__name .. ":step", "closure", closure, "function"))
   end
-  local shards = not checked[self] and package.loaded["luminary.nn.parallel.shards"]
-  if shards then shards.check_averaged(self.__name, self:all_parameters()) end
+  local placement = not checked[self] and package.loaded["luminary.nn.parallel.placement"]
+  if placement then placement.check_averaged(self.__name, self:all_parameters()) end
   checked[self] = true
   for _, group in ipairs(self.param_groups) do
     for _, params in ipairs(batches(self, group)) do
@@ -252,18 +249,19 @@ end
 --- Returns the state of the optimizer: {state = {[n] = …}, param_groups = {…}}, parameters numbered from 1 in order.
 --- Its tensors are those of the optimizer, not copies. lm.save saves it.
 function Optimizer:state_dict()
-  local dict, n, shards = {state = {}, param_groups = {}}, 0, package.loaded["luminary.nn.parallel.shards"]
+  local dict, n = {state = {}, param_groups = {}}, 0
   for g, group in ipairs(self.param_groups) do
     local copy = lists.copy(group)
     copy.params = {}
     for i, p in ipairs(group.params) do
       n = n + 1
       copy.params[i] = n
+      local place = core.field(p, "placement")
       if self.state[p] then
         dict.state[n] = {}
         for key, value in pairs(self.state[p]) do
           dict.state[n][key] = value
-          if shards then shards.note_part(value, p) end
+          if place then place:note_part(value) end
         end
       end
     end
@@ -307,16 +305,16 @@ end
 --- Returns the sizes of a parameter's state tensor `key`; overridden where they differ, nil if there is no such state.
 function Optimizer.state_shape(_self, p, _key) return p.shape end
 
---- Returns the dtype of a parameter's states.
-function Optimizer.state_dtype(p) return p.dtype end
+--- Returns the dtype of a parameter's states: squares of most gradients leave float16.
+function Optimizer.state_dtype(p) return p.dtype == "float16" and "float32" or p.dtype end
 
 --- Returns a parameter's state from a state_dict as this optimizer holds it: tensors on the parameter's device, in
 --- state_dtype and its layout, or false if this optimizer does not hold them (`mine`, see keeps). refuse(key, value)
 --- fails for a tensor of wrong sizes.
 function Optimizer:adopt_state(p, state, mine, refuse)
-  local own, shards = {}, package.loaded["luminary.nn.parallel.shards"]
+  local own, place = {}, core.field(p, "placement")
   for key, value in pairs(state) do
-    if shards then value = shards.own_rows(p, value) end
+    if place then value = place:own_part(value) end
     if core.is_tensor(value) and value.ndim == 0 and (p.ndim > 0 or self.numbers[key]) then
       value = value:item() -- PyTorch stores numbers as 0-d tensors
     end
@@ -347,8 +345,8 @@ function Optimizer:load_state_dict(dict, is_own)
   if #dict.param_groups ~= #self.param_groups then
     fail("%s: the state_dict has %d parameter groups, the optimizer %d", who, #dict.param_groups, #self.param_groups)
   end
-  local shards = package.loaded["luminary.nn.parallel.shards"]
-  if shards and not is_own then dict = shards.own_part(self, dict) end
+  local placement = package.loaded["luminary.nn.parallel.placement"]
+  if placement and not is_own then dict = placement.part_of_dict(self, dict) end
   local groups, states, n = setmetatable({}, group_list), {}, 0
   for g, group in ipairs(self.param_groups) do
     local saved = dict.param_groups[g]
@@ -390,15 +388,15 @@ end
 --- Returns the state_dict of the parameters that this rank holds, if nn.parallel.fully_shard sharded any; else nil.
 --- lm.checkpoint saves it in a file of this rank.
 function Optimizer:shard_state_dict()
-  local shards = package.loaded["luminary.nn.parallel.shards"]
-  return shards and shards.state_of_optimizer(self)
+  local placement = package.loaded["luminary.nn.parallel.placement"]
+  return placement and placement.state_of_optimizer(self)
 end
 
 --- Loads the states of an optimizer that was sharded over any number of ranks, or the part of them that this optimizer
 --- keeps. next_shard() returns the ranks' shard_state_dicts one after another, then nil.
 function Optimizer:load_shards(next_shard)
-  local shards = load_module "luminary.nn.parallel.shards"
-  local add_state, params, numbers, dict = shards.add_state, {}, shards.numbers(self), nil
+  local placement = load_module "luminary.nn.parallel.placement"
+  local add_state, params, numbers, dict = placement.add_state, {}, placement.numbers(self), nil
   for n, p in ipairs(self:all_parameters()) do params[numbers and numbers[n] or n] = self:keeps(p) and p or nil end
   for shard in next_shard, params do
     if not is_plain(shard.state) then fail "load_shards: the saved state is no optimizer's" end
@@ -408,7 +406,7 @@ function Optimizer:load_shards(next_shard)
       if p then dict.state[i] = add_state(dict.state[i], p, state, saved) end
     end
   end
-  self:load_state_dict(numbers and shards.renumbered(self, dict, numbers) or dict, true)
+  self:load_state_dict(numbers and placement.renumbered(self, dict, numbers) or dict, true)
 end
 
 function Optimizer:repr()

@@ -1,9 +1,9 @@
 --- Defines the optimizers that treat every element alike, once for all: the build generates their C and CUDA code from
 --- this file (src/optim/generate.lua), and luminary.optim makes their classes. All of an entry's names are PyTorch's.
 ---
---- options   {name, default, limits}: limits are "positive" (at least 0) or an interval such as "[0, 1)", for a pair
----           one or two; `as` names a pair's numbers below; `fixed` ones are not the user's. true and false count as 1
----           and 0. `check` gets a table of options within these limits and returns any other problem as text.
+--- options   {name, default, kind}: kinds are those of signatures, such as "positive" (at least 0), for a pair one or
+---           two; `as` names a pair's numbers below; `fixed` ones are not the user's. true and false count as 1 and 0.
+---           `check` gets a table of options of these kinds and returns any other problem as text.
 --- positions PyTorch's order of positional arguments, if the options lack some of them: names.
 --- modes     options that change the computation if they are not 0. Each has one loop with it and one without, where
 ---           with_<option> is constant. {name, needs = "other"}: no effect where that other option is 0.
@@ -22,7 +22,7 @@ local list, optimizer = entries.of("optimizer", {
 })
 
 -- Rows that many entries have.
-local betas, eps = {"betas", {0.9, 0.999}, "[0, 1)", as = {"beta1", "beta2"}}, {"eps", 1e-8, "positive"}
+local betas, eps = {"betas", {0.9, 0.999}, "below(0, 1)", as = {"beta1", "beta2"}}, {"eps", 1e-8, "positive"}
 local weight_decay, maximize = {"weight_decay", 0, "positive"}, {"maximize", false}
 local sign, shrink = {"sign", "maximize ? -1 : 1"}, {"shrink", "1 - lr * weight_decay"}
 local fresh1, fresh2 = {"fresh1", "1 - beta1"}, {"fresh2", "1 - beta2"}
@@ -181,7 +181,7 @@ optimizer "Adagrad" {
 }
 
 optimizer "Adadelta" {
-  options = {{"lr", 1, "positive"}, {"rho", 0.9, "[0, 1]"}, {"eps", 1e-6, "positive"}, weight_decay, maximize},
+  options = {{"lr", 1, "positive"}, {"rho", 0.9, "probability"}, {"eps", 1e-6, "positive"}, weight_decay, maximize},
   positions = "lr rho eps weight_decay foreach maximize",
   modes = {{"weight_decay"}},
   states = {{"square_avg"}, {"acc_delta"}},
@@ -224,7 +224,7 @@ optimizer "RMSprop" {
 
 optimizer "Rprop" {
   options = {
-    {"lr", 0.01, "positive"}, {"etas", {0.5, 1.2}, {"(0, 1)", "(1, inf)"}, as = {"etaminus", "etaplus"}},
+    {"lr", 0.01, "positive"}, {"etas", {0.5, 1.2}, {"between(0, 1)", "above(1)"}, as = {"etaminus", "etaplus"}},
     {"step_sizes", {1e-6, 50}, as = {"step_size_min", "step_size_max"}}, maximize,
   },
   modes = {},
@@ -267,7 +267,7 @@ optimizer "ASGD" {
 
 optimizer "Lion" {
   options = {
-    {"lr", 1e-4, "positive"}, {"betas", {0.9, 0.99}, "[0, 1)", as = {"beta1", "beta2"}}, weight_decay, maximize,
+    {"lr", 1e-4, "positive"}, {"betas", {0.9, 0.99}, "below(0, 1)", as = {"beta1", "beta2"}}, weight_decay, maximize,
   },
   modes = {{"weight_decay"}},
   states = {{"exp_avg"}},

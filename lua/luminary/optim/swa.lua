@@ -16,7 +16,7 @@ local fail = options.fail
 -- ---- AveragedModel
 
 -- Returns the module inside wrappers, which have the same parameters.
-local function bare(model)
+local function unwrapped(model)
   while class.record(model).class.transparent do
     model = model.module or fail("AveragedModel: average the parts of %s, such as those of pipe.stages", model.__name)
   end
@@ -29,7 +29,7 @@ local AveragedModel = class.define("AveragedModel", Module)
 
 AveragedModel.init = signature.of([[AveragedModel(model: module, {device, avg_fn: function, multi_avg_fn: function,
   use_buffers = false, decay: probability})]], function(self, model, opts)
-  model = bare(model)
+  model = unwrapped(model)
   signature.assign(self, opts)
   if (self.decay and 1 or 0) + (self.avg_fn and 1 or 0) + (self.multi_avg_fn and 1 or 0) > 1 then
     fail("AveragedModel: decay, avg_fn and multi_avg_fn are mutually exclusive")
@@ -65,7 +65,7 @@ end
 --- Updates the average with the model's parameters. The first call copies them.
 AveragedModel.update = signature.of("AveragedModel:update(model: module)", function(self, model)
   local who = "AveragedModel:update"
-  model = bare(model)
+  model = unwrapped(model)
   local averages, values = self.module:parameters(), model:parameters()
   local buffers, model_buffers = self.module:buffers(), model:buffers()
   if #averages ~= #values or #buffers ~= #model_buffers then

@@ -14,7 +14,7 @@ local Zero = class.define(who, Optimizer)
 Zero.__inner = {"assign", "check_alike", "follow"}
 
 local function dist() return load_module "luminary.distributed" end
-local function shards() return load_module "luminary.nn.parallel.shards" end
+local function placement() return load_module "luminary.nn.parallel.placement" end
 
 local takes = [[ZeroRedundancyOptimizer(params, {optimizer_class, process_group, parameters_as_bucket_view = false,
   overlap_with_ddp = false})]]
@@ -53,15 +53,15 @@ function Zero:init(params, ...)
   self.param_groups, self.part = self.optimizer.param_groups, setmetatable({state = {}}, {__index = self.optimizer})
   function self.part.keeps(_, own) return self.kept[own] ~= nil end
   local all, optim = self:all_parameters(), load_module "luminary.optim"
-  shards().refuse(who, all, "the optimizer's own class keeps the states of this rank's rows")
-  if lists.find(all, shards().is_divided) then
+  placement().refuse(who, all, "the optimizer's own class keeps the states of this rank's rows")
+  if lists.find(all, placement().is_divided) then
     fail("%s: the parameters are divided over ranks already, and their state with them; use optim.%s", who,
       wanted.__name)
   end
   if group.size > 1 and class.descends(wanted, optim.LBFGS) then
     fail("%s: LBFGS needs all elements; choose another optimizer", who)
   end
-  for i, p in ipairs(all) do shards().check_replicas(who, "parameter " .. i, p, group) end
+  for i, p in ipairs(all) do placement().check_replicas(who, "parameter " .. i, p, group) end
   self.by_rows = wanted.advance == optim.Adam.advance -- elementwise optimizers share it
   self:check_alike()
   for _, each in ipairs(self.param_groups) do self:assign(each) end
@@ -73,7 +73,7 @@ signature.note(takes, Zero.init)
 --- Fails unless all ranks number the same parameters alike.
 function Zero:check_alike()
   local group = self.process_group
-  shards().check_order(who, group, {self.optimizer.__name}, self.optimizer.param_groups)
+  placement().check_order(who, group, {self.optimizer.__name}, self.optimizer.param_groups)
   if group.size > 1 then dist().barrier {group = group} end -- the barrier raises other ranks' errors
 end
 
@@ -95,22 +95,21 @@ function Zero:assign(group)
       if self.load[rank] < self.load[owner] then owner = rank end
     end
     self.own[p] = core.keep(p:detach())
-    shards().pipeline_of[self.own[p]] = shards().pipeline_of[p]
     for rank = 0, size - 1 do
       local last = rank < owner and 0 or rows
       if self.by_rows and n > 0 then
         last = math.max(0, math.min(rows, math.floor(((rank + 1) * bytes / size - before) / n * rows + 0.5)))
       end
-      local piece = {p = p, rows = rows, first = first, chunk = last - first}
+      local piece = {p = p, rows = rows, dim = 1, shape = lists.slice(p.shape), first = first, chunk = last - first}
       if last > first then table.insert(self.pieces[rank], piece) end
       if last > first and rank == self.process_group.rank then
         local own = core.keep(rows_of(piece, p):detach())
-        local form = {shape = lists.slice(p.shape), first = first, chunk = piece.chunk}
-        self.own[p], self.kept[own], shards().of[own] = own, piece, piece.chunk < rows and form or nil
-        shards().pipeline_of[own] = shards().pipeline_of[p]
+        self.own[p], self.kept[own] = own, piece
+        if piece.chunk < rows then placement().split(own, piece) end
       end
       first = last
     end
+    placement().set_stage(self.own[p], placement().stage(p))
     self.load[owner], before = self.load[owner] + n, before + n
   end
 end
@@ -140,7 +139,7 @@ function Zero:follow(with_gradients)
 end
 
 -- Sends a rank's new values to all ranks.
-local function share(self, rank)
+local function broadcast_values(self, rank)
   local group, list = self.process_group, {}
   for _, piece in ipairs(self.pieces[rank]) do
     if piece.p.requires_grad or core.has_grad(piece.p) then list[#list + 1] = rows_of(piece, piece.p) end
@@ -157,7 +156,7 @@ local function make_step(self, closure)
   end)
   self:follow()
   self.full = nil
-  for rank = 0, self.process_group.size - 1 do core.no_grad(core.scope, share, self, rank) end
+  for rank = 0, self.process_group.size - 1 do core.no_grad(core.scope, broadcast_values, self, rank) end
   return loss
 end
 
@@ -184,7 +183,7 @@ end
 function Zero:consolidate_state_dict(to)
   local group, params = self.process_group, self:all_parameters()
   to = options.arg(who .. ":consolidate_state_dict", "to", to == nil and 0 or to, "natural")
-  if lists.find(params, function(p) return shards().pipeline_of[p] end) then
+  if lists.find(params, function(p) return placement().stage(p) end) then
     fail("%s:consolidate_state_dict: these ranks have one stage of a Pipeline; save the states by lm.checkpoint", who)
   end
   local receiver = lists.index_of(group.ranks, to) or options.must_be(who .. ":consolidate_state_dict", "to",
@@ -201,7 +200,7 @@ function Zero:consolidate_state_dict(to)
   end
   local gathered = dist().gather_object({entries = entries, shards = own.shards}, nil, to, {group = group})
   -- Adds the states of a rank to `full`.
-  local function add(given, rank)
+  local function add_state(given, rank)
     local states = {}
     for i, e in ipairs(given.entries) do
       local t = e.shape and core.ops.empty(e.shape, {dtype = e.dtype, device = params[e.n].device})
@@ -210,11 +209,11 @@ function Zero:consolidate_state_dict(to)
       states[e.n][e.key] = t and t:to "cpu" or e.value
     end
     for n, state in pairs(states) do
-      full[n] = shards().add_state(full[n], params[n], state, given.shards[n])
+      full[n] = placement().add_state(full[n], params[n], state, given.shards[n])
       self:keep_states {full[n]}
     end
   end
-  for i, rank in ipairs(is_receiver and group.ranks or {}) do core.no_grad(core.scope, add, gathered[i], rank) end
+  for i, rank in ipairs(is_receiver and group.ranks or {}) do core.no_grad(core.scope, add_state, gathered[i], rank) end
   for i = 1, is_receiver and 0 or #entries do
     if tensors[i] then dist().send(tensors[i]:contiguous(), to, {group = group}) end
   end
@@ -240,11 +239,11 @@ end
 --- this rank. Of a Pipeline, it has the numbers of an optimizer of the complete model.
 function Zero:shard_state_dict()
   self:follow()
-  return shards().state_of_optimizer(self, self.process_group.size > 1 and self.part or nil)
+  return placement().state_of_optimizer(self, self.process_group.size > 1 and self.part or nil)
 end
 
 -- Loads states by a method of `part`, and takes over the groups that it has then.
-local function load(self, method, given)
+local function load_part(self, method, given)
   self:follow()
   method(self.part, given)
   self.optimizer:load_state_dict {param_groups = self.part:state_dict().param_groups, state = {}}
@@ -254,9 +253,9 @@ end
 
 --- Loads the shards of an optimizer that was sharded over any number of ranks; each rank keeps its own. next_shard()
 --- returns the ranks' shard_state_dicts one after another, then nil.
-function Zero:load_shards(next_shard) load(self, self.part.load_shards, next_shard) end
+function Zero:load_shards(next_shard) load_part(self, self.part.load_shards, next_shard) end
 
 --- Loads the complete state_dict of the wrapped optimizer on every rank; each rank keeps its part.
-function Zero:load_state_dict(dict) load(self, self.part.load_state_dict, dict) end
+function Zero:load_state_dict(dict) load_part(self, self.part.load_state_dict, dict) end
 
 return Zero

@@ -175,7 +175,7 @@ end)
 
 -- ---- lm.profile
 
-local function run(self, f)
+local function run_profiled(self, f)
   self:start()
   local results = options.pack(pcall(f))
   if self.is_started then self:stop() end
@@ -186,6 +186,6 @@ end
 return class.returned(Profiler, signature.of("profile(f: function?, " .. OPTIONS .. ")", function(f, opts)
   if f and opts.schedule then fail "profile: a schedule needs a profiler that steps; leave out f" end
   local self = Profiler(opts)
-  if f then return run(self, f) end
+  if f then return run_profiled(self, f) end
   return self
 end))

@@ -73,13 +73,13 @@ end
 
 -- Runs the module once for the calls of a list, and calls answer(task, outcome) for each. If that fails, runs it for
 -- each of them alone, so that one connection's input does not fail the others.
-local function run(batch, list, answer)
+local function run_batch(batch, list, answer)
   local inputs, total, first = {}, 0, 1
   for i, task in ipairs(list) do inputs[i], total = task.args[1], total + rows_of(task, batch) end
   local outcome = Executor.finish_work(failure.outcome(core.no_grad, compute, batch, inputs, total))
   local values = outcome.values
   if not values and #list > 1 then
-    for _, task in ipairs(list) do run(batch, {task}, answer) end
+    for _, task in ipairs(list) do run_batch(batch, {task}, answer) end
     return
   end
   local y = values and values.n == 1 and values[1]
@@ -113,7 +113,7 @@ local function serve(index, setup)
     if task and (not is_new or may_run(task)) then
       local list = {task}
       task, is_new = gather(list, setup, may_run), false
-      run(setup, list, Executor.answer)
+      run_batch(setup, list, Executor.answer)
     elseif task then
       task = nil
     end
@@ -154,7 +154,7 @@ function Inline:wait(_)
   end
   self.pending = rest
   self:set_open(#rest)
-  run(batch, list, resolve)
+  run_batch(batch, list, resolve)
 end
 
 function Inline:withdraw(future)
@@ -183,13 +183,12 @@ local Batcher = class.define "Batcher"
 --- collate_fn(list) makes the module's input of a list of submitted values, each of which counts as a row and may be
 --- anything. results = "list": the module returns a list with a value for each row. A module in evaluation mode,
 --- without hooks and made of the library's modules alone, runs on workers as by lm.prepare.
-Batcher.init = signature.of([[Batcher(module, {max_batch: count = 32, max_wait_ms: positive = 2, max_queue: count = 128,
-  threads: count, socket_paths = false, num_workers: natural = 1, collate_fn: callable,
-  results: "rows" | "list" = "rows"})]], function(self, module, opts)
+Batcher.init = signature.of([[Batcher(module, {max_batch: count = 32, max_wait_ms: positive = 2,
+  max_queue: integer(1, 128) = 128, threads: count, socket_paths = false, num_workers: natural = 1,
+  collate_fn: callable, results: "rows" | "list" = "rows"})]], function(self, module, opts)
   if not class.record(module) and type(module) ~= "function" then
     options.must_be("Batcher", "module", "a module or a function", module)
   end
-  if opts.max_queue > 128 then options.must_be("Batcher", "max_queue", "at most 128", opts.max_queue) end
   opts.module, opts.max_wait = module, opts.max_wait_ms / 1000
   self.executor = (opts.num_workers == 0 and Inline or Executor) {
     who = "Batcher", workers = opts.num_workers, threads = opts.threads, max_queue = opts.max_queue,

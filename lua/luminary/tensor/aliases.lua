@@ -30,8 +30,7 @@ methods.float_power = functions.float_power
 
 --- x:mvlgamma(p): Computes the logarithm of the multivariate gamma function of dimension p.
 function functions.mvlgamma(x, p)
-  options.arg("mvlgamma", "p", p, "count")
-  if p > 10000 then options.must_be("mvlgamma", "p", "at most 10000", p) end
+  options.arg("mvlgamma", "p", p, "integer(1, 10000)")
   local y = ops.lgamma(x) + p * (p - 1) / 4 * math.log(math.pi)
   for j = 1, p - 1 do y = y + ops.lgamma(x - j / 2) end
   return y

@@ -270,10 +270,9 @@ local PROFILES = {
 
 --- lm.set_printoptions {precision = 4, threshold = 1000, edgeitems = 3, linewidth = 80, profile, sci_mode}: Sets how
 --- tensors are printed in this thread.
-derived.set_printoptions = signature.of([[set_printoptions(precision: natural?, threshold: natural?,
+derived.set_printoptions = signature.of([[set_printoptions(precision: integer(0, 40)?, threshold: natural?,
   edgeitems: count?, linewidth: count?, profile: "default" | "short" | "full"?,
   sci_mode: boolean?)]], function(precision, threshold, edgeitems, linewidth, profile, sci_mode)
-  if precision and precision > 40 then options.must_be("set_printoptions", "precision", "at most 40", precision) end
   local now = {core.print_options()}
   if profile then
     for i, v in ipairs(PROFILES[profile]) do now[i] = v end

@@ -109,7 +109,7 @@ indexing.take = signature.of("take(x: tensor, index: tensor)", function(x, index
 end)
 
 local put_rows = "x: tensor, index: tensor, source: tensor, accumulate = false"
-local function put(who, into, x, index, source, accumulate)
+local function put_values(who, into, x, index, source, accumulate)
   if source:numel() ~= index:numel() then
     fail("%s: source and index must have the same number of elements, got %s and %s", who, describe(source),
       describe(index))
@@ -120,16 +120,16 @@ end
 
 --- Returns a copy of x with the elements of source at indices of the flattened x.
 indexing.put = signature.of("put(" .. put_rows .. ")", function(x, ...)
-  return ops.reshape(put("put", ops.index_put, x, ...), x.shape)
+  return ops.reshape(put_values("put", ops.index_put, x, ...), x.shape)
 end)
 
 --- Computes put in place, and returns x.
 indexing.put_ = signature.of("put_(" .. put_rows .. ")", function(x, ...)
   if x:is_contiguous() then
-    put("put_", ops.index_put_, x, ...) -- x is contiguous, so flatten is a view
+    put_values("put_", ops.index_put_, x, ...) -- x is contiguous, so flatten is a view
     return x
   end
-  return ops.copy_(x, ops.reshape(put("put_", ops.index_put, x, ...), x.shape))
+  return ops.copy_(x, ops.reshape(put_values("put_", ops.index_put, x, ...), x.shape))
 end)
 
 --- Returns the elements of x at indices along dim, where the other dims broadcast.

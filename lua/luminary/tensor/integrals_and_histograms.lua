@@ -53,11 +53,10 @@ lib.logspace = signature.of([[logspace(first, last, steps: natural, base: any? =
 end)
 
 --- Scales down each slice of x along dim whose p-norm is above maxnorm.
-lib.renorm = signature.of("renorm(x: tensor, p, dim, maxnorm)", full_precision.rounds_once(function(x, p, dim, maxnorm)
+lib.renorm = signature.of([[renorm(x: tensor, p: number, dim,
+  maxnorm: positive)]], full_precision.rounds_once(function(x, p, dim, maxnorm)
   local who = "renorm"
-  p, maxnorm = arg(who, "p", p, "number"), arg(who, "maxnorm", maxnorm, "number")
   if p <= 0 then options.must_be(who, "p", "above 0", p) end
-  if maxnorm < 0 then options.must_be(who, "maxnorm", "at least 0", maxnorm) end
   if x.ndim < 2 then options.must_be(who, "x", "a tensor of at least 2 dims", x) end
   if not core.is_floating_point(x) then options.wrong_dtype(who, "x", "floating", x, "convert it with :float()") end
   local others = {}

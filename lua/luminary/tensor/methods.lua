@@ -179,15 +179,15 @@ for file, names in pairs {
   integrals_and_histograms = "renorm histogram",
 } do
   local found
-  local function load()
+  local function load_methods()
     if found then return end
     found = load_module("luminary.tensor." .. file)
     for name in names:gmatch "%S+" do methods[name] = found[name] end
   end
   for name in names:gmatch "%S+" do
-    rare[name] = load
+    rare[name] = load_methods
     methods[name] = function(...)
-      load()
+      load_methods()
       return methods[name](...)
     end
   end

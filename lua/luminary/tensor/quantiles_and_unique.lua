@@ -78,12 +78,12 @@ end)
 -- Returns one quantile of 1-d slices without NaN, by kthvalue: a sort would order all entries for at most two of them.
 local function quantile_of(x, rank, interpolation)
   local below = math.floor(rank)
-  local function at(position) return (ops.kthvalue(x, position + 1, -1, {keepdim = true})) end
-  if interpolation == "nearest" then return at(rank - below == 0.5 and below + below % 2 or math.floor(rank + 0.5)) end
-  if interpolation == "lower" then return at(below) end
-  if interpolation == "higher" then return at(math.ceil(rank)) end
-  local low = at(below) -- at its rank an infinity is NaN, as in PyTorch
-  return ops.lerp(low, rank == below and low or at(below + 1), interpolation == "midpoint" and 0.5 or rank - below)
+  local function kth(position) return (ops.kthvalue(x, position + 1, -1, {keepdim = true})) end
+  if interpolation == "nearest" then return kth(rank - below == 0.5 and below + below % 2 or math.floor(rank + 0.5)) end
+  if interpolation == "lower" then return kth(below) end
+  if interpolation == "higher" then return kth(math.ceil(rank)) end
+  local low = kth(below) -- at its rank an infinity is NaN, as in PyTorch
+  return ops.lerp(low, rank == below and low or kth(below + 1), interpolation == "midpoint" and 0.5 or rank - below)
 end
 
 -- Returns the quantiles q, a list [m], of slices along the last dim: [..., m].
@@ -103,13 +103,13 @@ local function quantiles_of(x, q, interpolation, without_nan)
   local shape = x.shape
   shape[x.ndim] = q.shape[1]
   rank = ops.expand(rank, shape)
-  local function at(position) return ops.gather(sorted, -1, position:to "int64" + 1) end
-  if interpolation == "lower" then return at(ops.floor(rank)) end
-  if interpolation == "higher" then return at(ops.ceil(rank)) end
-  if interpolation == "nearest" then return at(ops.round(rank)) end
+  local function sorted_value_at(position) return ops.gather(sorted, -1, position:to "int64" + 1) end
+  if interpolation == "lower" then return sorted_value_at(ops.floor(rank)) end
+  if interpolation == "higher" then return sorted_value_at(ops.ceil(rank)) end
+  if interpolation == "nearest" then return sorted_value_at(ops.round(rank)) end
   local below = ops.floor(rank)
   local weight = interpolation == "midpoint" and ops.full_like(rank, 0.5) or rank - below
-  return ops.lerp(at(below), at(ops.ceil(rank)), weight)
+  return ops.lerp(sorted_value_at(below), sorted_value_at(ops.ceil(rank)), weight)
 end
 
 local quantile_rows = [[x: tensor, q: any, dim: dim?, keepdim = false, interpolation = "linear" | "lower" | "higher" |

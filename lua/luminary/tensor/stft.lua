@@ -165,8 +165,7 @@ end
 
 --- lm.kaiser_window(…): Returns the Kaiser window.
 define("kaiser_window", "beta: any? = (12), ", function(n, whole, _, beta)
-  beta = arg("kaiser_window", "beta", beta or 12, "positive")
-  if beta > 700 then options.must_be("kaiser_window", "beta", "at most 700", beta) end
+  beta = arg("kaiser_window", "beta", beta or 12, "finite(0, 700)")
   local inside = ops.clamp(1 - ops.square(steps(n, 2 / whole) - 1), 0)
   return bessel(ops.sqrt(inside) * beta, beta) / bessel(ops.full({}, beta, {dtype = "float64", device = "cpu"}), beta)
 end)

@@ -9,7 +9,7 @@ local dtypes = {
   ByteTensor = "uint8", BoolTensor = "bool",
 }
 
-local function make(name, device, ...)
+local function make_typed(name, device, ...)
   local n, first, how = select("#", ...), (...), {dtype = dtypes[name], device = device}
   if n == 1 and (type(first) == "table" or core.is_tensor(first)) then return core.tensor(first, how) end
   local sizes = {...}
@@ -21,7 +21,7 @@ end
 local function add(library, device_of)
   for name in pairs(dtypes) do
     --- Returns a tensor of the dtype in its name, of given values or sizes.
-    library[name] = function(...) return make(name, device_of(name), ...) end
+    library[name] = function(...) return make_typed(name, device_of(name), ...) end
   end
   return library
 end

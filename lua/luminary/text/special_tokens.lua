@@ -16,13 +16,11 @@ special.NO_MAXIMUM = 1e30
 local is_role = lists.set(special.roles)
 
 -- ---- files
---- Returns an error's text without the position in front.
-function special.reason(why) return (tostring(why):gsub("^.-:%d+: ", "")) end
 
 local function object_in(path)
   if core.file_kind(path) ~= "a regular file" then return {} end
   local ok, value = pcall(core.json_decode, files.read(path), false)
-  if not ok then options.fail_in_file(path, (special.reason(value):gsub("^json_decode: ", ""))) end
+  if not ok then options.fail_in_file(path, (options.without_position(value):gsub("^json_decode: ", ""))) end
   if type(value) ~= "table" then options.fail_in_file(path, "expected a JSON object") end
   return value
 end
@@ -46,9 +44,9 @@ local function tokens_of(path, name, value)
   local list, names = {}, {}
   if value and type(value) ~= "table" then options.fail_in_file(path, "%s must be a list of tokens", name) end
   for key in pairs(value or {}) do names[#names + 1] = key end
-  local function place(key) return tonumber(tostring(key):match "^%d+$") or 1 / 0 end
+  local function numeric_key(key) return tonumber(tostring(key):match "^%d+$") or 1 / 0 end
   table.sort(names, function(a, b)
-    if place(a) ~= place(b) then return place(a) < place(b) end
+    if numeric_key(a) ~= numeric_key(b) then return numeric_key(a) < numeric_key(b) end
     return tostring(a) < tostring(b)
   end)
   for i, key in ipairs(names) do list[i] = token_of(path, ("%s[%s]"):format(name, tostring(key)), value[key]) end

@@ -112,7 +112,7 @@ local function add_missing(self, said)
     if not is_added or self.kinds and self.kinds[one.content] then missing[#missing + 1] = one end
   end
   local ok, why = pcall(add, self, missing)
-  if not ok then options.fail_in_file(said.path, special.reason(why)) end
+  if not ok then options.fail_in_file(said.path, options.without_position(why)) end
 end
 
 -- Sets the post-processor that adds bos_token and eos_token to texts, by add_bos_token and add_eos_token.
@@ -154,7 +154,7 @@ end
 
 -- Fills a tokenizer. json: a tokenizer.json's text; path: for messages; said: what special.read returned, or nil;
 -- kinds: what model_files.read returned, or nil. Returns the tokenizer.
-local function prepare(self, who, path, json, base, said, kinds)
+local function fill_tokenizer(self, who, path, json, base, said, kinds)
   if base > 1 then options.must_be(who, "base", "0 (as in the file) or 1", base) end
   said = said or {tokens = {}, extra = {}, added = {}, model_max_length = special.NO_MAXIMUM}
   self.path, self.json, self.base, self.added, self.kinds = path, json, base, {}, kinds
@@ -179,7 +179,7 @@ Tokenizer.init = signature.of([[Tokenizer(path: string, {base: natural = 1, add_
     or path == "tokenizer.json" and "." or path:match "^(.*)/tokenizer%.json$"
   local json, parts, said, kinds = files.read_any(path, o.pattern)
   said = said or folder and special.read(folder)
-  prepare(self, "Tokenizer", path, json, o.base, said, kinds)
+  fill_tokenizer(self, "Tokenizer", path, json, o.base, said, kinds)
   for _, role in ipairs(special.roles) do
     local token = parts and parts[role]
     if token and not self[role] and self:token_to_id(token) then self[role] = token end
@@ -427,12 +427,12 @@ local ByteLevelBPETokenizer = signature.of([[ByteLevelBPETokenizer(vocab: string
   {add_prefix_space = false, lowercase = false, trim_offsets = false, special_tokens: string[],
   base: natural = 1})]], function(vocab, merges, o)
   local path = ("%s with %s"):format(vocab, merges)
-  return prepare(new(Tokenizer), "ByteLevelBPETokenizer", path, files.byte_level_json(vocab, merges, o), o.base)
+  return fill_tokenizer(new(Tokenizer), "ByteLevelBPETokenizer", path, files.byte_level_json(vocab, merges, o), o.base)
 end)
 
 --- Loads the WordPiece tokenizer of BERT from its vocabulary.
 local BertWordPieceTokenizer = signature.of(files.bert_arguments, function(vocab, o)
-  local self = prepare(new(Tokenizer), "BertWordPieceTokenizer", vocab, files.bert_json(vocab, o), o.base)
+  local self = fill_tokenizer(new(Tokenizer), "BertWordPieceTokenizer", vocab, files.bert_json(vocab, o), o.base)
   for _, role in ipairs {"unk_token", "sep_token", "cls_token", "pad_token", "mask_token"} do
     if self:token_to_id(o[role]) then self[role] = o[role] end
   end

@@ -45,7 +45,7 @@ local readers = {
 -- Fills `out` by rows {name in the file, field of `out` or number of its switch, kind or list of words, default}. A
 -- word becomes its index from 0. A value without a default is required; OPTIONAL leaves the field nil.
 local OPTIONAL = {}
-local function fill(at, of, out, rows)
+local function fill_fields(at, of, out, rows)
   for _, row in ipairs(rows) do
     local name, slot, kind, default = row[1], row[2], row[3], row[4]
     local value = field(of, name)
@@ -83,7 +83,7 @@ local level = {
 local NEVER = 2
 
 local function metaspace(at, of, step)
-  fill(at, of, step, {
+  fill_fields(at, of, step, {
     {"replacement", "text", "character"}, {"prepend_scheme", "prepend", {"always", "first", "never"}, 0},
     {"add_prefix_space", 2, "boolean", true}, {"split", 1, "boolean", true},
   })
@@ -93,7 +93,7 @@ end
 
 local function replace(at, of, step)
   pattern(at, of, step)
-  fill(at, of, step, {{"content", "text", "string"}})
+  fill_fields(at, of, step, {{"content", "text", "string"}})
 end
 
 -- Returns the id in a list {token, id}.
@@ -107,9 +107,9 @@ end
 
 -- Sets the templates of BERT (cls A sep; cls A sep B sep with types 0 and 1) or RoBERTa (sep twice between, type 0). A
 -- template is a flat list of triples: sequence (0 or 1; -1 for a token), id, type.
-local function around(at, of, step)
+local function read_cls_and_sep(at, of, step)
   local cls, sep = named_id(at, of, "cls"), named_id(at, of, "sep")
-  fill(at, of, step, {level[1], level[2]})
+  fill_fields(at, of, step, {level[1], level[2]})
   step.single = {-1, cls, 0, 0, 0, 0, -1, sep, 0}
   if at.step == "RobertaProcessing" then
     step.pair = {-1, cls, 0, 0, 0, 0, -1, sep, 0, -1, sep, 0, 1, 0, 0, -1, sep, 0}
@@ -123,7 +123,7 @@ local MOST_TOKENS, MOST_PIECES, MOST_SEQUENCES = 10000, 1000, 16
 
 local function type_of(at, of)
   local out = {}
-  fill(at, of, out, {{"type_id", "id", "count", 0}})
+  fill_fields(at, of, out, {{"type_id", "id", "count", 0}})
   return out.id
 end
 
@@ -168,11 +168,11 @@ local parts = {
   normalizer = {
     list = "normalizers",
     BertNormalizer = function(at, of, step)
-      fill(at, of, step, {
+      fill_fields(at, of, step, {
         {"clean_text", 1, "boolean", true}, {"handle_chinese_chars", 2, "boolean", true},
         {"lowercase", 4, "boolean", true},
       })
-      fill(at, of, step, {{"strip_accents", 3, "boolean", step.on[4]}})
+      fill_fields(at, of, step, {{"strip_accents", 3, "boolean", step.on[4]}})
     end,
     Strip = {{"strip_left", 1, "boolean", true}, {"strip_right", 2, "boolean", true}},
     Precompiled = {{"precompiled_charsmap", "charsmap", "string", OPTIONAL}}, Replace = replace,
@@ -181,26 +181,26 @@ local parts = {
   pre_tokenizer = {
     list = "pretokenizers",
     ByteLevel = function(at, of, step)
-      fill(at, of, step, level)
+      fill_fields(at, of, step, level)
       step.regex = "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+"
     end,
     CharDelimiterSplit = function(at, of, step)
-      fill(at, of, step, {{"delimiter", "text", "character"}})
+      fill_fields(at, of, step, {{"delimiter", "text", "character"}})
       step.literal = step.text
     end,
     Metaspace = metaspace, Punctuation = {behavior},
     Split = function(at, of, step) -- on[1]: true if pieces are between the matches
       pattern(at, of, step)
-      fill(at, of, step, {behavior, {"invert", 1, "boolean", false}})
+      fill_fields(at, of, step, {behavior, {"invert", 1, "boolean", false}})
     end,
     Digits = {{"individual_digits", 1, "boolean", false}},
     FixedLength = function(at, of, step)
-      fill(at, of, step, {{"length", "first", "count", 5}})
+      fill_fields(at, of, step, {{"length", "first", "count", 5}})
       if step.first == 0 then must_be(at, "length", "at least 1") end
     end,
   },
   post_processor = {
-    list = "processors", ByteLevel = level, BertProcessing = around, RobertaProcessing = around,
+    list = "processors", ByteLevel = level, BertProcessing = read_cls_and_sep, RobertaProcessing = read_cls_and_sep,
     TemplateProcessing = function(at, of, step)
       step.single, step.pair = template(at, of, "single", {A = 0}), template(at, of, "pair", {A = 0, B = 1})
     end,
@@ -232,7 +232,7 @@ local function add_steps(at, of, kinds, out)
   if #out == MOST_STEPS then fail(at, "a Sequence must have at most %d steps", MOST_STEPS) end
   local step, read = {type = kind, on = {}}, kind ~= "list" and kinds[kind]
   at.step = kind
-  if type(read) == "table" then fill(at, of, step, read) elseif read then read(at, of, step) end
+  if type(read) == "table" then fill_fields(at, of, step, read) elseif read then read(at, of, step) end
   at.step = nil
   out[#out + 1] = step
 end
@@ -264,7 +264,7 @@ local function read_model(at, of)
   end
   if not models[kind] then fail(at, "unsupported type '%s'", printable_name(kind, 40)) end
   local out = {type = kind, vocab = vocab, merges = merges}
-  fill(at, of, out, models[kind])
+  fill_fields(at, of, out, models[kind])
   if type(vocab) ~= "table" then
     must_be(at, "vocab", kind == "Unigram" and "a list of tokens and their scores"
       or "an object of tokens and their ids")
@@ -290,8 +290,8 @@ local function read_added(at, list)
   if list ~= nil and type(list) ~= "table" then must_be(at, "added_tokens", "a list", list) end
   for _, item in ipairs(list or {}) do
     local token = {}
-    fill(at, item, token, token_rows)
-    fill(at, item, token, {{"normalized", "normalized", "boolean", not token.special}})
+    fill_fields(at, item, token, token_rows)
+    fill_fields(at, item, token, {{"normalized", "normalized", "boolean", not token.special}})
     if token.content ~= "" then out[#out + 1] = token end
   end
   return out
@@ -328,7 +328,7 @@ function tokenizer_json.read(text, path, root)
   local added = read_added(at, field(root, "added_tokens"))
   local tokenizer = core.tokenizer_new(plan, path)
   local all_right, why = pcall(core.tokenizer_add, tokenizer, added)
-  if not all_right then fail(at, "%s", (why:gsub("^.-:%d+: ", ""))) end
+  if not all_right then fail(at, "%s", options.without_position(why)) end
   return tokenizer, field(root, "truncation"), field(root, "padding")
 end
 

@@ -28,14 +28,14 @@ local function upcast(boxes, float)
   return boxes:to((float or boxes:is_floating_point()) and "float32" or "int32")
 end
 
-local function side(boxes, i) return boxes:select(2, i) end
+local function coordinate(boxes, i) return boxes:select(2, i) end
 
 -- ---- areas and intersections
 
 --- Computes the area of boxes.
 vision.box_area = signature.of("box_area(boxes: boxes)", function(boxes)
   boxes = upcast(boxes)
-  return (side(boxes, 3) - side(boxes, 1)) * (side(boxes, 4) - side(boxes, 2))
+  return (coordinate(boxes, 3) - coordinate(boxes, 1)) * (coordinate(boxes, 4) - coordinate(boxes, 2))
 end)
 
 -- Returns the area of the intersection, or with `hull` of the enclosing box, of each of a and each of b: [N, M].
@@ -43,8 +43,8 @@ local function shared(a, b, hull)
   local low, high = ops.maximum, ops.minimum
   if hull then low, high = high, low end
   local function extent(i)
-    local first = low(side(a, i):unsqueeze(2), side(b, i))
-    return ops.relu(high(side(a, i + 2):unsqueeze(2), side(b, i + 2)) - first)
+    local first = low(coordinate(a, i):unsqueeze(2), coordinate(b, i))
+    return ops.relu(high(coordinate(a, i + 2):unsqueeze(2), coordinate(b, i + 2)) - first)
   end
   return extent(1) * extent(2)
 end
@@ -93,7 +93,7 @@ end)
 
 --- Returns the indices of the boxes whose sides are at least min_size.
 vision.remove_small_boxes = signature.of("remove_small_boxes(boxes: boxes, min_size: number)", function(boxes, min_size)
-  local wide, high = side(boxes, 3) - side(boxes, 1), side(boxes, 4) - side(boxes, 2)
+  local wide, high = coordinate(boxes, 3) - coordinate(boxes, 1), coordinate(boxes, 4) - coordinate(boxes, 2)
   return ops.nonzero(ops.logical_and(ops.ge(wide, min_size), ops.ge(high, min_size))):reshape(-1)
 end)
 
@@ -168,7 +168,7 @@ end)
 
 -- Returns sample points along one side of boxes, from `start`, with bins of length `each`: positions from 0 and weights
 -- of two pixels each, [K, bins, samples, 2]. `counts` [K, 1, 1]: the number of samples that count.
-local function line_of(start, each, bins, samples, counts, size)
+local function sample_points(start, each, bins, samples, counts, size)
   local how = {device = start.device, dtype = start.dtype}
   local bin, sample = ops.arange(bins, how):view(1, bins, 1), ops.arange(samples, how)
   local divisor = counts:clamp(1)
@@ -194,14 +194,14 @@ vision.roi_align = signature.by_name("roi_align(" .. pooled .. ", sampling_ratio
     return ops.sum(x) * 0 + ops.zeros({count, channels, rows, columns}, {device = x.device, dtype = x.dtype})
   end
   boxes = boxes:to(precise)
-  local image = side(boxes, 1)
+  local image = coordinate(boxes, 1)
   if ops.any(ops.logical_or(ops.lt(image, 1), ops.gt(image, n))):item() then
     fail("%s: image indices in boxes are from %g to %g; x has images 1 to %d", who, ops.amin(image):item(),
       ops.amax(image):item(), n)
   end
   local function along(first, last, bins, size)
-    local start = side(boxes, first) * a.spatial_scale - (a.aligned and 0.5 or 0)
-    local extent = side(boxes, last) * a.spatial_scale - (a.aligned and 0.5 or 0) - start
+    local start = coordinate(boxes, first) * a.spatial_scale - (a.aligned and 0.5 or 0)
+    local extent = coordinate(boxes, last) * a.spatial_scale - (a.aligned and 0.5 or 0) - start
     if not a.aligned then extent = extent:clamp(1) end
     local counts, samples = ops.full_like(start, a.sampling_ratio), a.sampling_ratio
     if samples < 1 then
@@ -212,7 +212,7 @@ vision.roi_align = signature.by_name("roi_align(" .. pooled .. ", sampling_ratio
       fail("%s: sampling points per bin must be at most 4096, got %g", who, samples)
     end
     local shape = {count, 1, 1}
-    return line_of(start:view(shape), (extent / bins):view(shape), bins, samples, counts:view(shape), size)
+    return sample_points(start:view(shape), (extent / bins):view(shape), bins, samples, counts:view(shape), size)
   end
   local y, y_weight = along(3, 5, rows, height)
   local z, z_weight = along(2, 4, columns, width)

@@ -88,9 +88,8 @@ image.encode_jpeg = signature.of("encode_jpeg(image: tensor, {quality: integer =
 end)
 
 --- Encodes a uint8 image as a WebP.
-image.encode_webp = signature.of("encode_webp(image: tensor, {quality: integer = 75, lossless = false})",
+image.encode_webp = signature.of("encode_webp(image: tensor, {quality: integer(0, 100) = 75, lossless = false})",
   function(pixels, opts)
-    if opts.quality > 100 then options.must_be("encode_webp", "quality", "from 0 to 100", opts.quality) end
     if pixels.ndim == 3 and pixels.shape[1] == 1 then pixels = pixels:expand(3, -1, -1) end
     return core.encode_webp(pixels:to "cpu", opts.lossless and 101 or opts.quality)
   end)

@@ -56,7 +56,7 @@ if (strstrt(GPVAL_TERMINALS, ' pngcairo ') > 0) {
 }
 
 -- Runs gnuplot on a script whose output is the file `out`.
-local function run(who, program, script, path, out)
+local function run_gnuplot(who, program, script, path, out)
   core.write_pieces(path, {script}, who)
   -- The option -d ignores the user's settings, so that equal calls draw equal pictures. LD_PRELOAD, for an allocator or
   -- a sanitizer of this process, must not affect gnuplot.
@@ -87,7 +87,7 @@ function gnuplot.draw(who, path, size, lines, mono)
   local text = ("set encoding utf8\n%s\nset output %s\n%s\n"):format(
     terminals[path and path:match("%.(%w+)$"):lower() or "dumb"](size, mono), quoted(out),
     table.concat(lines, "\n"))
-  local ok, picture = pcall(run, who, program, text, script, out)
+  local ok, picture = pcall(run_gnuplot, who, program, text, script, out)
   os.remove(script)
   os.remove(out)
   if not ok then error(picture, 0) end

@@ -42,19 +42,11 @@ local function write(self, kind, ...)
   end
 end
 
-local function number_of(who, name, v)
-  if core.is_tensor(v) then
-    if v:numel() ~= 1 then options.must_be(who, name, "a number or a tensor of one element", v) end
-    v = tonumber(v:detach():double():reshape(-1):item())
-  end
-  return options.arg(who, name, v, "number")
-end
-
-local function numbers_of(who, name, values)
+local function check_numbers(who, name, values)
   local out = {}
   for tag, value in pairs(options.arg(who, name, values, "table")) do
     options.arg(who, "a tag", tag, "string")
-    out[tag] = number_of(who, ("%s.%s"):format(name, tag), value)
+    out[tag] = options.arg(who, ("%s.%s"):format(name, tag), value, "scalar")
   end
   return out
 end
@@ -62,9 +54,9 @@ end
 local at = "global_step: integer?, walltime: number?"
 
 --- Adds a number to the log.
-Logger.add_scalar = signature.of("add_scalar(tag: string, scalar_value, " .. at
+Logger.add_scalar = signature.of("add_scalar(tag: string, scalar_value: scalar, " .. at
   .. ", new_style = false, double_precision = false)", function(self, tag, value, step, time, new_style, double)
-  write(self, "scalars", {[tag] = number_of("add_scalar", "scalar_value", value)}, step, time or wall_time(),
+  write(self, "scalars", {[tag] = value}, step, time or wall_time(),
     double and "double" or new_style and "float" or nil)
 end)
 
@@ -72,13 +64,13 @@ end)
 Logger.log_metrics = signature.of("log_metrics(metrics: table, step: integer?, walltime: number?)",
   function(self, metrics, step, time)
   if not self.enabled then return end -- reads no tensors
-  write(self, "scalars", numbers_of("log_metrics", "metrics", metrics), step, time or wall_time())
+  write(self, "scalars", check_numbers("log_metrics", "metrics", metrics), step, time or wall_time())
 end)
 
 --- Adds several numbers under one main tag. TensorBoard shows them in one chart.
 Logger.add_scalars = signature.of("add_scalars(main_tag: string, tag_scalar_dict: table, " .. at .. ")",
   function(self, main, values, step, time)
-  values, time = numbers_of("add_scalars", "tag_scalar_dict", values), time or wall_time()
+  values, time = check_numbers("add_scalars", "tag_scalar_dict", values), time or wall_time()
   if self.write_scalar_group then return write(self, "scalar_group", main, values, step, time) end
   local named = {}
   for tag, value in pairs(values) do named[main .. "/" .. tag] = value end
@@ -227,7 +219,7 @@ Logger.add_hparams = signature.of([[add_hparams(hparam_dict: table, metric_dict:
       options.must_be("add_hparams", "hparam_dict." .. name, "a number, a string or a boolean", value)
     end
   end
-  write(self, "hparams", hparams, numbers_of("add_hparams", "metric_dict", metrics), step, wall_time(), run_name,
+  write(self, "hparams", hparams, check_numbers("add_hparams", "metric_dict", metrics), step, wall_time(), run_name,
     domains or {})
 end)
 

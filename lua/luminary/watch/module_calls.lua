@@ -41,7 +41,7 @@ function module_calls.trace(model, inputs, edges)
   local calls, sources, open = {}, {}, {}
 
   -- Returns a tensor in place of t to which a later input can be traced.
-  local function cut(t, origin)
+  local function traced_copy(t, origin)
     if not t:is_floating_point() then
       sources[#sources + 1] = {tensor = t, origin = origin}
       return t
@@ -54,7 +54,7 @@ function module_calls.trace(model, inputs, edges)
   -- Returns the origins of tensors, each once.
   local function origins_of(tensors)
     local found, list = {}, {}
-    local function add(origin)
+    local function add_origin(origin)
       if not found[origin] then
         found[origin] = true
         list[#list + 1] = origin
@@ -64,7 +64,7 @@ function module_calls.trace(model, inputs, edges)
     for _, t in ipairs(tensors) do
       if t.requires_grad then roots[#roots + 1] = t:sum() end
       for _, source in ipairs(sources) do
-        if rawequal(source.tensor, t) then add(source.origin) end
+        if rawequal(source.tensor, t) then add_origin(source.origin) end
       end
     end
     for _, source in ipairs(sources) do
@@ -73,7 +73,7 @@ function module_calls.trace(model, inputs, edges)
     if #roots > 0 and #leaves > 0 then
       local grads = core.grad(roots, leaves, {allow_unused = true, retain_graph = true})
       for i, origin in ipairs(origins) do
-        if grads[i] then add(origin) end
+        if grads[i] then add_origin(origin) end
       end
     end
     return list
@@ -97,17 +97,17 @@ function module_calls.trace(model, inputs, edges)
       call.outputs = shapes_of(tensors_in {unpack(results, 1, results.n)})
       if not (edges and call.is_leaf) then return end
       for i = 1, results.n do
-        results[i] = map_tensors(results[i], function(t) return cut(t, call) end)
+        results[i] = map_tensors(results[i], function(t) return traced_copy(t, call) end)
       end
       return unpack(results, 1, results.n)
     end)
   end
 
-  local function run()
+  local function run_hooked()
     for path, module in model:named_modules() do hook(path, module) end
     if not edges then return model(unpack(inputs)) end
     return core.enable_grad(function()
-      local results = options.pack(model(unpack(map_tensors(inputs, function(t) return cut(t, "input") end))))
+      local results = options.pack(model(unpack(map_tensors(inputs, function(t) return traced_copy(t, "input") end))))
       local tensors = tensors_in {unpack(results, 1, results.n)}
       calls[#calls + 1] = {path = "output", depth = 0, is_leaf = true, inputs = shapes_of(tensors), outputs = {},
         from = origins_of(tensors)}
@@ -122,7 +122,7 @@ function module_calls.trace(model, inputs, edges)
     for record, was in pairs(before) do
       record.pre_hooks, record.hooks, record.values.training = was[1], was[2], was.training
     end
-  end, in_mode, model, false, run)
+  end, in_mode, model, false, run_hooked)
   return calls
 end
 

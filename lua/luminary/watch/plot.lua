@@ -37,8 +37,7 @@ local function numbers_of(who, name, values)
   end
   local list = {}
   for i, value in ipairs(options.list(who, name, options.arg(who, name, values, "list"))) do
-    if core.is_tensor(value) and value:numel() == 1 then value = tonumber(value:detach():double():item()) end
-    list[i] = options.arg(who, ("%s[%d]"):format(name, i), value, "number")
+    list[i] = options.arg(who, ("%s[%d]"):format(name, i), value, "scalar")
   end
   return list
 end

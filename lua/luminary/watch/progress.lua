@@ -81,7 +81,7 @@ local function line_of(self, now)
   return characters.first_columns(desc .. bar .. after, columns)
 end
 
-local function put(...)
+local function write_stdout(...)
   io.stdout:write(...)
   io.stdout:flush()
 end
@@ -101,8 +101,8 @@ local function print_above(...)
   return print(...)
 end
 
-local function draw(self, now)
-  put(ERASE, line_of(self, now), "\r")
+local function draw_bar(self, now)
+  write_stdout(ERASE, line_of(self, now), "\r")
   self.shown, on_screen = true, self
   if rawget(_G, "print") == print then rawset(_G, "print", print_above) end
 end
@@ -116,10 +116,10 @@ Progress.update = signature.of("update(done: natural, text: string?)", function(
   if complete and self.completed then return end
   if not complete and now - self.drawn < (self.visible and EVERY or self.lines_every) then return end
   if self.visible and not complete then
-    draw(self, now)
+    draw_bar(self, now)
   else
     self:clear()
-    put(line_of(self, now), "\n")
+    write_stdout(line_of(self, now), "\n")
   end
   self.completed, self.drawn = complete, now
 end)
@@ -144,14 +144,14 @@ end)
 function Progress:over(iterator, of, control)
   options.arg("over", "iterator", iterator, "callable")
   local is_first = true
-  local function note(first, ...)
+  local function clear_at_end(first, ...)
     if first == nil then self:clear() end
     control = first
     return first, ...
   end
   return function()
     if is_first then is_first = false else self:advance(1) end
-    return note(iterator(of, control))
+    return clear_at_end(iterator(of, control))
   end
 end
 
@@ -160,14 +160,14 @@ function Progress:write(text)
   if not (self.visible or self.in_lines) then return end
   local was_shown = self.shown
   self:clear()
-  put(tostring(text), "\n")
-  if was_shown then draw(self, core.time()) end
+  write_stdout(tostring(text), "\n")
+  if was_shown then draw_bar(self, core.time()) end
 end
 
 --- Removes the bar.
 function Progress:clear()
   if not self.shown then return end
-  put(ERASE)
+  write_stdout(ERASE)
   self.shown = false
   if on_screen == self then
     on_screen = nil

@@ -18,7 +18,7 @@ local function own(module) return module:parameters {recurse = false} end
 -- ---- multiply-adds of a module itself: its products, without biases and elementwise ops
 
 -- Counts attention's multiply-adds; calls_out_proj: true if out_proj is a separate call.
-local function of_attention(m, q, k, calls_out_proj)
+local function attention_work(m, q, k, calls_out_proj)
   local E, rows, keys = m.embed_dim, product(q) / m.embed_dim, product(k) / m.kdim
   local length = #q == 3 and q[m.batch_first and 2 or 1] or rows
   local projections = rows * E * E * (calls_out_proj and 1 or 2) + keys * E * (m.kdim + m.vdim)
@@ -29,7 +29,7 @@ end
 local function multiply_adds(m, call)
   local weight, x, y = m.weight, call.inputs[1], call.outputs[1]
   if not (x and y) then return nil end
-  if m.embed_dim and m.num_heads and m.kdim then return of_attention(m, x, call.inputs[2] or x, not call.is_leaf) end
+  if m.embed_dim and m.num_heads and m.kdim then return attention_work(m, x, call.inputs[2] or x, not call.is_leaf) end
   if m.kernel_size and m.in_channels and weight then
     return weight:numel() * (m.transposed and product(x) / m.in_channels or product(y) / m.out_channels)
   end

@@ -431,7 +431,7 @@ int main(int argc, char **argv) {
   printf("seed %llu\n", (unsigned long long)seed);
   fflush(stdout);
   state = seed * 2654435761u + 88172645463325252u;
-  lm_key_of("fuzz", NULL, &key);
+  lm_key_make("fuzz", NULL, &key);
   double before = lm_seconds();
   while (sent < count) {
     store_life();

@@ -14,8 +14,7 @@
 
 typedef struct member {
   int fd;
-  lm_bytes in;
-  size_t used; /* bytes of `in` that the message received last takes */
+  lm_framed_stream stream; /* holds what was received; it has no socket */
 } member;
 
 static inline lm_deadline patience_of(double seconds) {
@@ -24,7 +23,7 @@ static inline lm_deadline patience_of(double seconds) {
 
 static inline lm_status member_connect(member *m, const char *address, const lm_key *key) {
   lm_deadline p = patience_of(10);
-  *m = (member){.fd = -1};
+  *m = (member){.fd = -1, .stream.watch.fd = -1};
   lm_status status = lm_net_connect(address, &p, &m->fd);
   if (status == LM_OK) lm_net_tune(m->fd, 0);
   if (status == LM_OK) status = lm_auth_connect(m->fd, key, NULL, 0, &p);
@@ -38,7 +37,7 @@ static inline lm_status member_connect(member *m, const char *address, const lm_
 static inline void member_close(member *m) {
   if (m->fd >= 0) close(m->fd);
   m->fd = -1;
-  lm_bytes_free(&m->in);
+  lm_stream_drop_input(&m->stream);
 }
 
 /* Sends what is in b, and empties it. */
@@ -66,16 +65,15 @@ static inline void put_join(lm_bytes *b, int rank, int size, int generation) {
 static inline bool member_receive(member *m, lm_message *kind, lm_reader *fields, double seconds) {
   lm_deadline p = patience_of(seconds);
   for (;;) {
-    lm_bytes_shift(&m->in, m->used);
-    m->used = 0;
-    if (lm_message_next(&m->in, kind, fields, &m->used) != LM_OK) return false;
-    if (m->used > 0 && *kind != LM_M_PULSE) return true;
-    if (m->used > 0) continue;
+    bool complete;
+    if (lm_message_next(&m->stream, kind, fields, &complete) != LM_OK) return false;
+    if (complete && *kind != LM_M_PULSE) return true;
+    if (complete) continue;
     char chunk[64 << 10];
     if (lm_net_read(m->fd, chunk, 1, &p) != LM_OK) return false;
     ssize_t more = recv(m->fd, chunk + 1, sizeof chunk - 1, MSG_DONTWAIT);
-    lm_put(&m->in, chunk, 1 + (more > 0 ? (size_t)more : 0));
-    if (m->in.failed) return false;
+    lm_put(&m->stream.in, chunk, 1 + (more > 0 ? (size_t)more : 0));
+    if (m->stream.in.failed) return false;
   }
 }
 

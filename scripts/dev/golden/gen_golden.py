@@ -13,6 +13,7 @@ import os
 import re
 import subprocess
 import sys
+import textwrap
 import zlib
 
 import torch
@@ -357,8 +358,16 @@ OTHERS = ["T([-5, 10, -100000], 'int64')", "T([-5, 10, -100000], 'int32')", "T([
           "zeros(3, 0, 2)", "zeros(0, 3).int()", "zeros(0).double()", "zeros(2, 3, 4, 0).half()", "ones(1, 1, 1)"]
 
 
+def text_row(expression, text, dtypes=None):
+    """A row {expression, text} of a Lua list; with dtypes a third word list."""
+    more = f', "{" ".join(dtypes)}"' if dtypes else ""
+    row = f'  {{ "{expression}", [=[{text}]=]{more} }},\n'
+    return row if len(row) <= 121 and "\n" not in text else f'  {{ "{expression}",\n[=[\n{text}]=]{more} }},\n'
+
+
 def printing():
-    """PyTorch's text of many tensors: a Lua list of {expression, text}."""
+    """PyTorch's text of many tensors: a Lua list of {expression, text}, or {expression with %s for a dtype, text without
+    its dtype, dtypes} where these differ in no more."""
     def T(values, dtype="float32"):
         return torch.tensor(values, dtype={**DTYPES, **SMALL}[dtype])
 
@@ -369,20 +378,24 @@ def printing():
         return re.sub(r"\b(arange|zeros|ones)\(", r"lm.\1(", expression)
 
     names = {"T": T, "arange": torch.arange, "zeros": torch.zeros, "ones": torch.ones, "nan": float("nan"), "inf": float("inf")}
-    cases = [e for e in OTHERS]
-    for dtype in (*DTYPES, *SMALL):
+    by_text = {}
+    for dtype in DTYPES | SMALL:
         wide = BOOLS if dtype == "bool" else FLOATS if dtype in DTYPES and DTYPES[dtype].is_floating_point else INTS
-        cases += [e[:-1] + f", '{dtype}')" for e in wide]
+        for e in wide:
+            text = lua_text(str(eval(e[:-1] + f", '{dtype}')", names)))
+            by_text.setdefault((e[:-1] + ", '%s')", text.replace(f", dtype={dtype})", ")")), []).append(dtype)
     with open(os.path.join(ROOT, "spec/golden/print.lua"), "w") as out:
         out.write("-- Written by scripts/dev/golden/gen_golden.py: expressions, and how PyTorch prints them in Lua's spelling.\nreturn {\n")
-        for case in cases:
-            out.write(f'  {{ "{as_lua(case)}",\n[=[\n{lua_text(str(eval(case, names)))}]=] }},\n')
+        for case in OTHERS:
+            out.write(text_row(as_lua(case), lua_text(str(eval(case, names)))))
+        for (case, text), dtypes in by_text.items():
+            out.write(text_row(as_lua(case), text, dtypes))
         out.write("}\n")
 
 
 def promotion():
-    """torch.result_type of every pair: a Lua table by the left operand's kind ("dims", "zero_dim"), its dtype, then
-    the right operand: a kind and dtype, or a number, whole or not."""
+    """torch.result_type of every pair: a Lua table of the right operands, each a kind ("dims", "zero_dim") and dtype, or a
+    number, whole or not; and of a row of results for each left operand."""
     def operand(kind, dtype):
         return torch.ones([2] if kind == "dims" else [], dtype=dtype)
 
@@ -390,13 +403,14 @@ def promotion():
               for name, dtype in (DTYPES | SMALL).items()}
     rights.update({"number 3": 3, "number 0.5": 0.5})
     with open(os.path.join(ROOT, "spec/golden/promotion.lua"), "w") as out:
-        out.write("-- Written by scripts/dev/golden/gen_golden.py: torch.result_type(left, right).\nreturn {\n")
+        out.write("-- Written by scripts/dev/golden/gen_golden.py: torch.result_type(left, right), a row for each left operand.\n")
+        out.write("return {\n  rights = [[\n%s]],\n" % textwrap.fill(
+            ", ".join(rights), 116, initial_indent="    ", subsequent_indent="    "))
         for kind in ("dims", "zero_dim"):
             for name, dtype in (DTYPES | SMALL).items():
-                out.write(f'  ["{kind} {name}"] = {{\n')
-                for right, value in rights.items():
-                    out.write(f'    ["{right}"] = "{lua_text(str(torch.result_type(operand(kind, dtype), value)))}",\n')
-                out.write("  },\n")
+                row = " ".join(lua_text(str(torch.result_type(operand(kind, dtype), value))) for value in rights.values())
+                out.write(f'  ["{kind} {name}"] = [[\n%s]],\n' % textwrap.fill(
+                    row, 116, initial_indent="    ", subsequent_indent="    "))
         out.write("}\n")
 
 
@@ -736,7 +750,7 @@ def module_texts():
         out.write("-- Written by scripts/dev/golden/gen_golden.py: expressions, and how PyTorch prints their modules.\nreturn {\n")
         for case in MODULES:
             text = str(eval(case[0], {"nn": torch.nn, "Block": Block}))
-            out.write(f'  {{ "{case[-1]}",\n[=[\n{text}]=] }},\n')
+            out.write(text_row(case[-1], text))
         out.write("}\n")
 
 
@@ -820,15 +834,26 @@ def autocast():
     targets = (("cpu", torch.bfloat16), ("cpu", torch.float16), ("cuda", torch.float16), ("cuda", torch.bfloat16))
     f32, f64 = torch.float32, torch.float64
     with open(os.path.join(ROOT, "spec/golden/autocast.lua"), "w") as out:
-        out.write("-- Written by scripts/dev/golden/gen_golden.py: for each expression, by the device and autocast's dtype, the\n"
-                  "-- result's dtype in PyTorch where x and w are float32, low, low and float32, float32 and low, float64.\nreturn {\n  ops = {\n")
+        out.write("-- Written by scripts/dev/golden/gen_golden.py: for each expression the result's dtype in PyTorch where x and w are\n"
+                  "-- float32, low, low and float32, float32 and low, float64; autocast's dtype is low. [2] holds on each device with\n"
+                  "-- float16 and bfloat16; a field, where another result is, has the name of its device, or its dtype too.\n"
+                  "return {\n  ops = {\n")
         for e in AUTOCAST:
-            out.write(f"    {{ [=[{text(e)}]=],\n")
+            found = {}
             for device, low in targets:
                 pairs = [(f32, f32), (low, low), (low, f32), (f32, low), (f64, f64)]
-                results = " ".join(outcome(e[0], device, low, pair) for pair in pairs)
-                out.write(f'      ["{device} {name(low)}"] = "{results}",\n')
-            out.write("    },\n")
+                results = (outcome(e[0], device, low, pair) for pair in pairs)
+                found[device, low] = " ".join("low" if result == name(low) else result for result in results)
+            all_of = found[targets[0]]
+            parts = [f"[=[{text(e)}]=]", f'"{all_of}"']
+            for device in ("cpu", "cuda"):
+                both = {low: of for (on, low), of in found.items() if on == device}
+                if len(set(both.values())) > 1:
+                    parts += [f'["{device} {name(low)}"] = "{of}"' for low, of in both.items() if of != all_of]
+                elif all_of not in both.values():
+                    parts.append(f'{device} = "{both[torch.float16]}"')
+            separator = ", " if len(", ".join(parts)) <= 111 else ",\n      "
+            out.write(f"    {{ {separator.join(parts)} }},\n")
         out.write("  },\n  -- Of the model below: each step's dtype, and whether the gradient of each leaf fits into the low dtype, as one does\n"
                   "  -- that was computed in it.\n  model = {\n")
         for device, low in targets:

@@ -6,6 +6,7 @@ state_dict, and logits of one image, with weights and pixels by a formula that m
 weight's formula is the index of its name in order.
 """
 import os
+import textwrap
 import torch
 import torchvision
 
@@ -48,7 +49,8 @@ def main():
     torch.set_num_threads(1)
     here = os.path.dirname(os.path.abspath(__file__))
     with open(os.path.join(here, "../../../spec/golden/models.lua"), "w") as out:
-        out.write("-- Written by scripts/dev/golden/gen_models.py with torchvision %s.\nreturn {\n" % torchvision.__version__)
+        out.write("-- Written by scripts/dev/golden/gen_models.py with torchvision %s: parameters, hash of their names, largest\n"
+                  "-- logit, size of the image, first logits.\nreturn {\n" % torchvision.__version__)
         for name in torchvision.models.list_models(torchvision.models):
             if name in SKIPPED:
                 continue
@@ -64,8 +66,8 @@ def main():
                     logits = net(wave((1, 3, size, size), 0).float())[0]
                 text = ", ".join("%.8g" % v for v in logits[:6].tolist())
                 scale = logits.abs().max().item()
-            out.write("  %s = {\n    parameters = %d, names = %d, largest = %.9g, size = %d,\n    logits = {%s},\n  },\n"
-                      % (name, count, hash_of(" ".join(sorted(state))), scale, size, text))
+            row = "  %s = { %d, %d, %.9g, %d, { %s } }," % (name, count, hash_of(" ".join(sorted(state))), scale, size, text)
+            out.write(textwrap.fill(row, 120, subsequent_indent="    ", break_on_hyphens=False) + "\n")
             print(name, count, text, flush=True)
         out.write("}\n")
 

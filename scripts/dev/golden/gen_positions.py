@@ -2,14 +2,16 @@
 """The positional order of PyTorch's and torchvision's arguments: scripts/dev/golden/gen_positions.py, with a Python that
 has torch and torchvision.
 
-Writes spec/golden/positions.lua: for each name by which this library would have it, the signatures, each as the names of
-the arguments that may be given by position; the first argument of a method, self, is left out.
+Writes spec/golden/positions.lua: signatures, each as the names of the arguments that may be given by position (the first
+argument of a method, self, is left out), of which a name may have several, and the names by which this library would have
+the functions that have them. Left out are names that a module of theirs only imports, torchvision's kernels by type, and most of its datasets.
 """
 import inspect
 import multiprocessing
 import multiprocessing.pool
 import os
 import re
+import textwrap
 
 import torch
 import torch.distributed
@@ -47,6 +49,8 @@ SINGLE = {
     "lm.mp.Barrier": multiprocessing.Barrier, "optim.AveragedModel": torch.optim.swa_utils.AveragedModel,
     "optim.SWALR": torch.optim.swa_utils.SWALR,
 }
+DATASETS = ("CIFAR10", "CIFAR100", "DatasetFolder", "FakeData", "FashionMNIST", "ImageFolder", "ImageNet", "KMNIST", "MNIST")
+BY_TYPE = ("_image", "_video", "_mask", "_bounding_boxes", "_keypoints")
 METHODS = {"Module": torch.nn.Module, "Optimizer": torch.optim.Optimizer, "Pool": multiprocessing.pool.Pool}
 
 
@@ -126,7 +130,10 @@ def main():
     for ours, library in LIBRARIES:
         for name in sorted(dir(library)):
             value = getattr(library, name)
-            if not name.startswith("_") and callable(value) and not inspect.ismodule(value):
+            own = (getattr(value, "__module__", None) or "torch").split(".")[0] in ("torch", "torchvision")
+            if not name.startswith("_") and callable(value) and not inspect.ismodule(value) and own and not (
+                    library is v2.functional and name.endswith(BY_TYPE)
+                    or library is torchvision.datasets and name not in DATASETS):
                 add(ours + "." + name, value)
     for path, value in SINGLE.items():
         table.pop(path, None)
@@ -145,10 +152,13 @@ def main():
     with open(os.path.join(GOLDEN, "positions.lua"), "w") as out:
         out.write("-- Written by scripts/dev/golden/gen_positions.py from PyTorch %s and torchvision %s.\n" % (
             torch.__version__.split("+")[0], torchvision.__version__.split("+")[0]))
-        out.write("-- luacheck: ignore 631\nreturn {\n")
+        out.write("return {\n")
+        by_signatures = {}
         for path in sorted(table):
-            lists = ", ".join('"%s"' % " ".join(names) for names in table[path])
-            out.write('  ["%s"] = {%s},\n' % (path, lists))
+            by_signatures.setdefault(" | ".join(" ".join(names) for names in table[path]), []).append(path)
+        for signatures_of, paths in by_signatures.items():
+            row = "  {[[%s]], [[%s]]}," % (signatures_of, " ".join(paths))
+            out.write(textwrap.fill(row, 120, subsequent_indent="    ", break_on_hyphens=False) + "\n")
         out.write("}\n")
 
 

@@ -2,7 +2,9 @@
 """Golden trajectories of optimizers, from PyTorch: spec/golden/_trajectories.safetensors and what they are of,
 trajectories.lua beside it. spec/optim/trajectories_spec.lua walks all of them.
 
-  scripts/dev/golden/gen_trajectories.py      (with a Python that has torch and safetensors)
+  scripts/dev/golden/gen_trajectories.py [NAME ...]      (with a Python that has torch and safetensors)
+
+With names, those optimizers' values are replaced and others kept: float32 differs in its last digits between CPUs.
 
 Each case goes 50 steps on three problems, in float32 and float64; those that maximize, on the problems upside down.
 Its parameters are written after some of the steps, and the optimizer's state_dict after 20. PyTorch keeps numbers such
@@ -12,10 +14,11 @@ algorithm 2, You et al., "Large Batch Optimization for Deep Learning: Training B
 and Zhuang et al., "AdaBelief Optimizer: Adapting Stepsizes by the Belief in Observed Gradients", 2020, algorithm 2.
 """
 import os
+import sys
 
 import numpy
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
 ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../..")
 STEPS, SEEN, SAVED = 50, (1, 2, 3, 6, 10, 20, 35, 50), 20
@@ -203,17 +206,26 @@ def main():
                     problems.append(torch.stack(after))
                 store[f"{name}.{n + 1}.{kind}"] = torch.stack(problems)
             group = {k: v for k, v in saved["param_groups"][0].items() if v is not None and k != "params"}
-            items = [f"{k} = {lua(v)}" for k, v in sorted(group.items())]
-            rows.append('  { "%s", %d, { %s },\n    { %s }%s },' % (
-                name, n + 1, ", ".join(f"{k} = {lua(v)}" for k, v in options.items()),
-                ",\n      ".join(", ".join(items[i:i + 4]) for i in range(0, len(items), 4)),
-                "" if shape == (6,) else f",\n    shape = {lua(shape)}"))
+            if n == 0:
+                first, items = group, [f"{k} = {lua(v)}" for k, v in sorted(group.items())]
+                saved_group = ",\n    group = { %s }" % ",\n      ".join(", ".join(items[i:i + 4]) for i in range(0, len(items), 4))
+            else:  # PyTorch's defaults, which the first case has, and the options
+                assert group == {**first, **options}, (name, n, group)
+                saved_group = ""
+            row = '  { "%s", %d, { %s }' % (name, n + 1, ", ".join(f"{k} = {lua(v)}" for k, v in options.items()))
+            if shape != (6,):
+                row += ",%sshape = %s" % (" " if len(row) < 95 else "\n    ", lua(shape))
+            rows.append(row + saved_group + " },")
     for key, value in store.items():
         assert torch.isfinite(value).all(), key
-    save_file(store, os.path.join(ROOT, "spec/golden/_trajectories.safetensors"))
+    path = os.path.join(ROOT, "spec/golden/_trajectories.safetensors")
+    if sys.argv[1:]:
+        kept = {key: value for key, value in load_file(path).items() if key.split(".")[0] not in sys.argv[1:]}
+        store = {**{key: value for key, value in store.items() if key.split(".")[0] in sys.argv[1:]}, **kept}
+    save_file(store, path)
     with open(os.path.join(ROOT, "spec/golden/trajectories.lua"), "w") as out:
-        out.write("-- Written by gen_trajectories.py: optimizers' cases, their options, and the group that "
-                  "PyTorch saves.\nreturn {\n  seen = { %s }, saved = %d,\n" % (", ".join(map(str, SEEN)), SAVED))
+        out.write("-- Written by gen_trajectories.py: optimizers' cases and their options. The first of each has the group that\n"
+                  "-- PyTorch saves; a later case's is the first's with the case's options.\nreturn {\n  seen = { %s }, saved = %d,\n" % (", ".join(map(str, SEEN)), SAVED))
         out.write("\n".join(rows) + "\n}\n")
 
 

@@ -2,10 +2,11 @@
 """Golden values of lm.vision.transforms.functional: scripts/dev/golden/gen_transforms.py, with a Python that has torch, torchvision
 and safetensors.
 
-Writes spec/golden/transforms.lua, a list of {expression in Lua, shape, dtype}, and _transforms.safetensors, what
+Writes spec/golden/transforms.lua, a list of {expression in Lua, shapes, dtypes}, and _transforms.safetensors, what
 torchvision's tensors make of the same (the number of the expression: the result). Images are made by a formula that
 transforms_spec.lua has too.
 """
+import itertools
 import os
 import sys
 
@@ -28,13 +29,11 @@ def image(shape, dtype):
     return (v & 1).bool() if dtype == "bool" else (v.double() / 256).to(of) if of.is_floating_point else v.to(of)
 
 
-CASES = []  # Python, Lua, shape, dtype
+CASES = []  # Python, Lua, shapes, dtypes
 
 
 def case(python, lua, *shapes, dtypes=("uint8", "float32")):
-    for shape in shapes:
-        for dtype in dtypes:
-            CASES.append((python, lua, shape, dtype))
+    CASES.append((python, lua, shapes, dtypes))
 
 
 RGB, GRAY, RGBA = (3, 13, 17), (1, 12, 9), (4, 10, 11)
@@ -190,16 +189,18 @@ def main():
     results = {}
     with open(os.path.join(GOLDEN, "transforms.lua"), "w") as out:
         out.write("-- Written by scripts/dev/golden/gen_transforms.py with torchvision %s.\nreturn {\n" % torchvision.__version__)
-        for i, (python, lua, shape, dtype) in enumerate(CASES):
-            try:
-                y = eval(python, {"F": F, "torch": torch, "x": image(shape, dtype)})
-            except Exception as error:
-                sys.exit("%s of %s %s: %s" % (python, shape, dtype, error))
-            results[str(i + 1)] = y.contiguous()
-            out.write("  { [[%s]], { %s }, \"%s\" },\n" % (lua, ", ".join(map(str, shape)), dtype))
+        for python, lua, shapes, dtypes in CASES:
+            for shape, dtype in itertools.product(shapes, dtypes):
+                try:
+                    y = eval(python, {"F": F, "torch": torch, "x": image(shape, dtype)})
+                except Exception as error:
+                    sys.exit("%s of %s %s: %s" % (python, shape, dtype, error))
+                results[str(len(results) + 1)] = y.contiguous()
+            out.write("  { [[%s]], { %s }, \"%s\" },\n" % (
+                lua, ", ".join("{ %s }" % ", ".join(map(str, shape)) for shape in shapes), " ".join(dtypes)))
         out.write("}\n")
     save_file(results, os.path.join(GOLDEN, "_transforms.safetensors"))
-    print("%d cases" % len(CASES))
+    print("%d cases" % len(results))
 
 
 if __name__ == "__main__":

@@ -309,11 +309,7 @@ describe("a collective refuses", function()
   setup(function() dist.init_process_group() end)
   teardown(function() dist.destroy_process_group() end)
 
-  local function message(f, ...)
-    local ok, err = pcall(f, ...)
-    assert(not ok, "no error")
-    return tostring(err)
-  end
+  local message = require "spec.support.error_of"
   local ints = lm.tensor({ 1, 2 }, { dtype = "int64" })
 
   it("reductions that make no sense for a dtype", function()

@@ -7,9 +7,8 @@ local ddp_equal = require "spec.support.ddp_equal"
 local within = require("spec.support.time").within
 
 describe("a group built elsewhere", function()
-  local folder, path
-  setup(function() folder = temp.folder() end)
-  teardown(function() temp.remove(folder) end)
+  local path
+  local folder = temp.during(setup, teardown)
 
   it("compiles against the installed headers", function()
     if not plugin.build(folder, "group_relay") then return pending("the module does not come from a build") end

@@ -10,9 +10,7 @@ local needs = require "spec.support.needs"
 local long = lm.getenv "LM_TEST_LONG" ~= nil
 local has_mpi = lm.dist.is_mpi_available() and os.execute "mpirun --version >/dev/null 2>&1" == 0
 
-local folder
-setup(function() folder = temp.folder() end)
-teardown(function() temp.remove(folder) end)
+local folder = temp.during(setup, teardown)
 
 -- Runs a shell command for at most `seconds`; returns its exit code, standard output, standard error, and both of each
 -- rank without mpirun's tags. MPI and mpirun leak of their own, where leaks are looked for.
@@ -100,7 +98,7 @@ describe("the group mpi", function()
     local of = all_well(2, [[
       print(dist.get_backend())
       local t, b = lm.full({ 3 }, me + 1), lm.full({ 2 }, me)
-      if me == 1 then sleep(0.3) end
+      if me == 1 then sleep(1.5) end
       local work = dist.all_reduce(t, { async_op = true })
       if me == 0 then
         assert(not work:is_completed())

@@ -229,9 +229,7 @@ describe("nn.parallel.fully_shard, training,", function()
   end)
 
   describe("in checkpoints", function()
-    local folder
-    setup(function() folder = temp.folder() end)
-    teardown(function() temp.remove(folder) end)
+    local folder = temp.during(setup, teardown)
 
     -- Trains steps 1 to 4 and saves, or loads and trains steps 5 to 8; losses are those of one process.
     local half = [[

@@ -1,6 +1,7 @@
 -- nn.parallel.Pipeline: stages of a model on different ranks, a batch in several micro-batches.
 local several = require "spec.support.several"
 local temp = require "spec.support.temp"
+local within = require("spec.support.time").within
 local schedule = require "luminary.nn.parallel.pipeline_schedule"
 
 -- A model with tied weights whose forward is a chain, in float64. `train(pipe, alone, opts)` compares the losses and
@@ -508,9 +509,7 @@ describe("nn.parallel.Pipeline", function()
   end)
 
   describe("in checkpoints", function()
-    local folder
-    setup(function() folder = temp.folder() end)
-    teardown(function() temp.remove(folder) end)
+    local folder = temp.during(setup, teardown)
 
     -- Trains steps 1 to 4 and saves, or loads into a model of other values and trains steps 5 to 8.
     local half = [[
@@ -769,7 +768,7 @@ describe("nn.parallel.Pipeline", function()
     local got = on.run(2, script)
     for rank, wanted in ipairs {...} do
       assert.not_equal(0, got[rank - 1].code, got.text)
-      assert.is_true(got[rank - 1].seconds < 10, got.text)
+      within(got[rank - 1].seconds, 10, got.text)
       assert.matches(wanted, got[rank - 1].output, 1, true)
     end
   end

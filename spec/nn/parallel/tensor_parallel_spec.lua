@@ -4,7 +4,6 @@ local temp = require "spec.support.temp"
 
 local on = several([[
   local functions = require "luminary.nn.parallel.collective_functions"
-  local shards = require "luminary.nn.parallel.shards"
   local parallelize, fully_shard = nn.parallel.parallelize, nn.parallel.fully_shard
   local cross_entropy = nn.parallel.vocabulary_cross_entropy
   lm.set_default_dtype "float64"
@@ -85,12 +84,12 @@ local on = several([[
       local sum = part:detach():clone()
       if others then dist.all_reduce(sum, {group = others:get_group()}) end
       local off = math.abs(sum:item() / ranks - whole:item())
-      if not (off < 1e-10) then error(("%s: step %d: loss is off by %g"):format(what, step, off)) end
+      if not (off < 1e-12) then error(("%s: step %d: loss is off by %g"):format(what, step, off)) end
       off = math.abs(a:item() - b:item())
-      if not (off < 1e-10) then error(("%s: step %d: norm is off by %g"):format(what, step, off)) end
+      if not (off < 1e-12) then error(("%s: step %d: norm is off by %g"):format(what, step, off)) end
     end
     local off = furthest(net, alone)
-    if not (off < 1e-10) then error(("%s: parameters are off by %g"):format(what, off)) end
+    if not (off < 1e-12) then error(("%s: parameters are off by %g"):format(what, off)) end
     return opts[2]
   end
 ]], 60)
@@ -139,9 +138,7 @@ describe("collectives with gradients", function()
 end)
 
 describe("nn.parallel.parallelize", function()
-  local dir
-  setup(function() dir = temp.folder() end)
-  teardown(function() temp.remove(dir) end)
+  local dir = temp.during(setup, teardown)
 
   it("trains 50 steps as one process: GPT-2 over 4 ranks, with and without sequence", function()
     on.succeeds(4, [[
@@ -566,8 +563,9 @@ describe("nn.parallel.parallelize", function()
       dist.all_reduce(lm.tensor(1))
     ]])
     for rank = 0, 1 do
-      assert.matches("rank 0 on [^ ]+ called norm of order 2, max_norm 0.1, over all ranks at [^ ]+script.lua:%d+, "
-        .. "rank 1 on [^ ]+ called all_reduce sum float64 %[%]", got[rank].output)
+      -- "called" where a rank finds it, "waits in" where the store does, whichever is first
+      assert.matches("rank 0 on [^ ]+ %l+[ in]*norm of order 2, max_norm 0.1, over all ranks at [^ ]+script.lua:%d+, "
+        .. "rank 1 on [^ ]+ %l+[ in]*all_reduce sum float64 %[%]", got[rank].output)
     end
   end)
 
@@ -582,6 +580,93 @@ describe("nn.parallel.parallelize", function()
       scaler:step(opt)
       scaler:update()
       assert(lm.equal(net.weight.data, before) and scaler:get_scale() == 2)
+    ]])
+  end)
+
+  it("divides a vocabulary that is not divisible by the number of ranks", function()
+    for n = 2, 4, 2 do
+      on.succeeds(n, [[
+        local both = size == 4 and mesh_of({2, 2}, {"shard", "tensor"})
+        local mesh = both and both.tensor or mesh_of({2}, {"tensor"})
+        local function check(what, make, options, divided, others)
+          local alone, net = make(), make()
+          parallelize(net, divided, net:parallel_plan(options))
+          if others then shard(net, others) end
+          same_training(what, alone, net, divided, others, 4)
+        end
+        check("gpt2", function() return gpt2 {vocab_size = 31} end, {}, mesh, both and both.shard)
+        check("sequence", function() return llama("llama", {vocab_size = 33}) end, {sequence = true}, mesh,
+          both and both.shard)
+        if both then check("four", function() return gpt2 {vocab_size = 29} end, {}, mesh_of({4}, {"tensor"})) end
+
+        local alone, net, ids = gpt2 {vocab_size = 31}, gpt2 {vocab_size = 31}, batch(1, 2)
+        parallelize(net, mesh, net:parallel_plan {gather = true})
+        local wanted, got = alone(ids), net(ids)
+        assert(got.shape == wanted.shape and (got - wanted):abs():max():item() < 1e-12)
+        wanted:square():mean():backward()
+        got:square():mean():backward()
+        for name, t in pairs(net:state_dict()) do
+          assert(name ~= "transformer.wte.weight" or t.shape[1] == 16 - mesh:get_local_rank())
+        end
+        local function near(a, b) assert((a - b):abs():max():item() < 1e-12) end
+        near(net.transformer.h[1].mlp.c_fc.weight.grad:sum(), alone.transformer.h[1].mlp.c_fc.weight.grad
+          :unflatten(2, {2, -1}):select(2, mesh:get_local_rank() + 1):sum())
+        net:load_state_dict(alone:state_dict())
+        assert(furthest(net, alone) == 0)
+
+        local logits, y = lm.randn(5, 7):half():double(), lm.tensor({1, 4, 5, 7, 2}):long()
+        local own = mesh:get_local_rank() == 0 and logits:narrow(2, 1, 4)
+          or lm.cat({logits:narrow(2, 5, 3), lm.full({5, 1}, -math.huge)}, 2)
+        for _, smoothing in ipairs {0, 0.2} do
+          near(cross_entropy(own, y, mesh, {label_smoothing = smoothing}),
+            F.cross_entropy(logits, y, {label_smoothing = smoothing}))
+        end
+        local small, plan = gpt2 {vocab_size = 5}, {["transformer.wte"] = "vocabulary", lm_head = "vocabulary"}
+        contains(size == 4 and message(parallelize, small, mesh_of({4}, {"all"}), plan) or "has 5, which must be",
+          "has 5, which must be")
+      ]])
+    end
+  end)
+
+  it("gives ranks copies of heads of keys and values, if there are fewer than ranks", function()
+    on.succeeds(4, [[
+      local both, all = mesh_of({2, 2}, {"shard", "tensor"}), mesh_of({4}, {"tensor"})
+      local function check(what, name, config, options, divided, others)
+        local alone, net = llama(name, config), llama(name, config)
+        parallelize(net, divided, net:parallel_plan(options))
+        if others then shard(net, others) end
+        local opt = same_training(what, alone, net, divided, others, 4)
+        assert(net.model.layers[1].self_attn.k_proj.weight.shape[1] == 4 / (others and others:size() or 1))
+        return net, opt
+      end
+      local net, opt = check("two of four", "llama", {}, {}, all)
+      check("one of two", "qwen2", {num_key_value_heads = 1}, {sequence = true}, both.tensor, both.shard)
+      check("with norms", "qwen3", {num_key_value_heads = 1, head_dim = 4}, {}, all)
+      local net16, ids = llama("llama"):bfloat16(), batch(1, 2)
+      local wanted = net16(ids)
+      local got = parallelize(llama("llama"):bfloat16(), all, net16:parallel_plan {gather = true})(ids)
+      assert(got.dtype == "bfloat16" and (got - wanted):abs():max():item() < 0.05)
+
+      local path = {os.tmpname()}
+      dist.broadcast_object_list(path, 0)
+      lm.checkpoint.save(path[1], {net = net, opt = opt})
+      local saved = 0
+      for _, state in pairs(net:shard_state_dict().tensors) do saved = saved + state:numel() end
+      local sum = dist.all_reduce(lm.tensor(saved))
+      local whole = 0
+      for _, p in ipairs(llama("llama"):parameters()) do whole = whole + p:numel() end
+      assert(sum:item() == whole, "each part is saved once")
+      local plain = llama("llama")
+      lm.checkpoint.load(path[1], {net = plain, opt = optim.AdamW(plain:parameters())})
+      assert(furthest(net, plain) == 0)
+      dist.barrier()
+      if rank == 0 then os.execute("rm -f " .. path[1] .. "*") end
+      local cached = net:new_cache(2, 8)
+      local y = net(ids:narrow(2, 1, 4), {cache = cached})
+      assert((y - net(ids:narrow(2, 1, 4))):abs():max():item() < 1e-12)
+      contains(message(parallelize, llama("llama", {num_key_value_heads = 4, num_attention_heads = 12, head_dim = 4}),
+        mesh_of({4}, {"x"}), {["model.layers.*.self_attn.q_proj"] = {style = "column", unit = 16, shared = true}}),
+        "has 3 units of 16, which must be divisible")
     ]])
   end)
 

@@ -2,15 +2,13 @@
 local temp = require "spec.support.temp"
 
 describe("scripts/dev/budget #lua", function()
-  local folder
+  local folder = temp.during(before_each, after_each)
   before_each(function()
-    folder = temp.folder()
     assert(os.execute(([[cd %s && mkdir -p scripts/dev src/base src/op/nn kernels lua/luminary/nn torch7/lua &&
       printf '1\n2\n3\n' | tee src/base/a.c src/op/nn/b.c kernels/c.cu lua/luminary/init.lua lua/luminary/nn/d.lua
       src/base/README.md torch7/lua/e.lua >/dev/null]]):gsub("%s*\n%s*", " "):format(folder)) == 0)
     temp.write(folder .. "/scripts/dev/budget", temp.read "scripts/dev/budget")
   end)
-  after_each(function() temp.remove(folder) end)
 
   local function budget(option)
     return temp.run(folder, ("luajit %s/scripts/dev/budget %s"):format(folder, option or ""))

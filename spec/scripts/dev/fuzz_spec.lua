@@ -5,10 +5,8 @@ local temp = require "spec.support.temp"
 local fuzz = "scripts/dev/fuzz/files"
 
 describe("mutated files", function()
-  local folder
   local long = os.getenv "LM_TEST_LONG"
-  setup(function() folder = temp.folder() end)
-  teardown(function() temp.remove(folder) end)
+  local folder = temp.during(setup, teardown)
 
   it("load or are errors that name the file", function()
     local count, seed = long and 100000 or 3000, long and os.time() or 1

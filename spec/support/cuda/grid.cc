@@ -415,11 +415,13 @@ static void start(const char *name) {
 }
 
 int lm_fake_run_work(const std::function<void()> &work, const char *name) {
+  uint64_t began = lm_fake_nanoseconds();
   start(name);
   lm_fake_block = lm_fake_thread = make_uint3(0, 0, 0);
   g.kernel = NULL;
   g.work = &work;
   enter();
+  lm_fake_record_activity(name, began);
   return g.code;
 }
 
@@ -443,6 +445,7 @@ static void run_block(void) {
 
 int lm_fake_run_grid(const lm_fake_kernel &kernel, void (*call)(const void *, void *const *), void *const *args,
                      dim3 grid, dim3 block, size_t shared) {
+  uint64_t began = lm_fake_nanoseconds();
   start(kernel.name.c_str());
   g.kernel = &kernel, g.call = call, g.args = args, g.shared = shared, g.work = NULL;
   g.threads = (int)(block.x * block.y * block.z);
@@ -459,6 +462,7 @@ int lm_fake_run_grid(const lm_fake_kernel &kernel, void (*call)(const void *, vo
         make_uint3((unsigned)(b % grid.x), (unsigned)(b / grid.x % grid.y), (unsigned)(b / grid.x / grid.y));
     run_block();
   }
+  lm_fake_record_activity(kernel.name.c_str(), began);
   if (!lm_fake_is_counting()) return g.code;
   lm_fake_record_launch(kernel.name.c_str(), blocks, ran);
   return 0; /* garbage may lead a body astray */

@@ -96,6 +96,12 @@ void lm_fake_catch_faults();
 bool lm_fake_is_in_kernel();
 void lm_fake_kernel_fault(int code, const char *text);
 
+/* ---- cupti.cc ---- */
+
+uint64_t lm_fake_nanoseconds();
+/* Records for CUPTI's readers, if there are some, that this ran since `start`, a time of lm_fake_nanoseconds. */
+void lm_fake_record_activity(const char *name, uint64_t start);
+
 /* ---- checks.cc: of bodies that are compiled with checks (CMakeLists.txt) ---- */
 
 void lm_fake_check_launch(); /* forgets the accesses of other launches */

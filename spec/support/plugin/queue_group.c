@@ -20,6 +20,7 @@
 
 typedef struct state {
   uint64_t turn;      /* number of collectives so far */
+  uint64_t now;       /* number in the keys of this call's messages */
   uint64_t *messages; /* [2 * size] sent to and received from each rank */
   _Atomic bool aborted, called;
 } state;
@@ -52,20 +53,27 @@ static lm_status enter(lm_group *g) {
   return s->aborted ? lm_fail(LM_E_STATE, "the queue was aborted") : LM_OK;
 }
 
+/* Begins a collective. */
+static lm_status begin(lm_group *g) {
+  state *s = g->state;
+  s->now = ++s->turn;
+  return enter(g);
+}
+
 /* ---- letters */
 
-static lm_status leave(lm_group *g, uint64_t turn, int part, const void *data, size_t n) {
+static lm_status leave(lm_group *g, int part, const void *data, size_t n) {
   char key[64];
-  snprintf(key, sizeof key, "%llu/%d/%d", (unsigned long long)turn, g->rank, part);
+  snprintf(key, sizeof key, "%llu/%d/%d", (unsigned long long)((state *)g->state)->now, g->rank, part);
   return lm_group_set(g, key, data, n);
 }
 
 /* Fetches as much of the message as there is: it is not for this group to find out that sizes differ. */
-static lm_status fetch(lm_group *g, uint64_t turn, int from, int part, void *out, size_t n) {
+static lm_status fetch(lm_group *g, int from, int part, void *out, size_t n) {
   char key[64];
   void *data = NULL;
   size_t length;
-  snprintf(key, sizeof key, "%llu/%d/%d", (unsigned long long)turn, from, part);
+  snprintf(key, sizeof key, "%llu/%d/%d", (unsigned long long)((state *)g->state)->now, from, part);
   lm_status status = lm_group_get(g, key, &data, &length);
   if (status == LM_OK) memcpy(out, data, length < n ? length : n);
   lm_free(data);
@@ -76,15 +84,13 @@ static lm_status fetch(lm_group *g, uint64_t turn, int from, int part, void *out
 
 static lm_status reduce_all(lm_group *g, lm_tensor *t, lm_reduce_op op, int root) {
   lm_status status;
-  state *s = g->state;
   size_t bytes = bytes_of(t);
   char *theirs = lm_calloc(1, bytes), *sum = lm_calloc(1, bytes);
   if (!theirs || !sum) TRY(LM_E_OOM);
-  TRY(enter(g));
-  s->turn++;
-  TRY(leave(g, s->turn, 0, t->data, bytes));
+  TRY(begin(g));
+  TRY(leave(g, 0, t->data, bytes));
   for (int r = 0; r < g->size; r++) {
-    TRY(fetch(g, s->turn, r, 0, theirs, bytes));
+    TRY(fetch(g, r, 0, theirs, bytes));
     if (r == 0)
       memcpy(sum, theirs, bytes);
     else
@@ -102,58 +108,39 @@ static lm_status queue_all_reduce(lm_group *g, const lm_group_call *c) { return 
 
 static lm_status queue_broadcast(lm_group *g, lm_tensor *t, int root) {
   lm_status status;
-  state *s = g->state;
-  TRY(enter(g));
-  s->turn++;
-  TRY(g->rank == root ? leave(g, s->turn, 0, t->data, bytes_of(t)) : fetch(g, s->turn, root, 0, t->data, bytes_of(t)));
-done:
-  return status;
-}
-
-static lm_status queue_all_gather(lm_group *g, const lm_tensor *t, lm_tensor *const *out) {
-  lm_status status;
-  state *s = g->state;
-  TRY(enter(g));
-  s->turn++;
-  TRY(leave(g, s->turn, 0, t->data, bytes_of(t)));
-  for (int r = 0; r < g->size; r++) TRY(fetch(g, s->turn, r, 0, out[r]->data, bytes_of(t)));
+  TRY(begin(g));
+  TRY(g->rank == root ? leave(g, 0, t->data, bytes_of(t)) : fetch(g, root, 0, t->data, bytes_of(t)));
 done:
   return status;
 }
 
 static lm_status queue_gather(lm_group *g, const lm_tensor *t, int root, lm_tensor *const *out) {
   lm_status status;
-  state *s = g->state;
-  TRY(enter(g));
-  s->turn++;
-  TRY(leave(g, s->turn, 0, t->data, bytes_of(t)));
-  for (int r = 0; g->rank == root && r < g->size; r++) TRY(fetch(g, s->turn, r, 0, out[r]->data, bytes_of(t)));
+  TRY(begin(g));
+  TRY(leave(g, 0, t->data, bytes_of(t)));
+  for (int r = 0; g->rank == root && r < g->size; r++) TRY(fetch(g, r, 0, out[r]->data, bytes_of(t)));
 done:
   return status;
 }
 
 static lm_status queue_scatter(lm_group *g, lm_tensor *t, int root, lm_tensor *const *in) {
   lm_status status;
-  state *s = g->state;
-  TRY(enter(g));
-  s->turn++;
-  for (int r = 0; g->rank == root && r < g->size; r++) TRY(leave(g, s->turn, r, in[r]->data, bytes_of(t)));
-  TRY(fetch(g, s->turn, root, g->rank, t->data, bytes_of(t)));
+  TRY(begin(g));
+  for (int r = 0; g->rank == root && r < g->size; r++) TRY(leave(g, r, in[r]->data, bytes_of(t)));
+  TRY(fetch(g, root, g->rank, t->data, bytes_of(t)));
 done:
   return status;
 }
 
 static lm_status queue_reduce_scatter(lm_group *g, lm_tensor *t, lm_tensor *const *in, lm_reduce_op op) {
   lm_status status;
-  state *s = g->state;
   char *theirs = lm_calloc(1, bytes_of(t));
   if (!theirs) TRY(LM_E_OOM);
-  TRY(enter(g));
-  s->turn++;
-  for (int r = 0; r < g->size; r++) TRY(leave(g, s->turn, r, in[r]->data, bytes_of(t)));
-  TRY(fetch(g, s->turn, 0, g->rank, t->data, bytes_of(t)));
+  TRY(begin(g));
+  for (int r = 0; r < g->size; r++) TRY(leave(g, r, in[r]->data, bytes_of(t)));
+  TRY(fetch(g, 0, g->rank, t->data, bytes_of(t)));
   for (int r = 1; r < g->size; r++) {
-    TRY(fetch(g, s->turn, r, g->rank, theirs, bytes_of(t)));
+    TRY(fetch(g, r, g->rank, theirs, bytes_of(t)));
     lm_reduce_into(t->dtype, op, t->data, t->data, theirs, (size_t)t->numel);
   }
   if (op == LM_REDUCE_MEAN) lm_reduce_scale(t->dtype, t->data, (size_t)t->numel, 1.0 / g->size);
@@ -164,11 +151,9 @@ done:
 
 static lm_status queue_all_to_all(lm_group *g, lm_tensor *const *in, lm_tensor *const *out) {
   lm_status status;
-  state *s = g->state;
-  TRY(enter(g));
-  s->turn++;
-  for (int r = 0; r < g->size; r++) TRY(leave(g, s->turn, r, in[r]->data, bytes_of(in[r])));
-  for (int r = 0; r < g->size; r++) TRY(fetch(g, s->turn, r, g->rank, out[r]->data, bytes_of(out[r])));
+  TRY(begin(g));
+  for (int r = 0; r < g->size; r++) TRY(leave(g, r, in[r]->data, bytes_of(in[r])));
+  for (int r = 0; r < g->size; r++) TRY(fetch(g, r, g->rank, out[r]->data, bytes_of(out[r])));
 done:
   return status;
 }
@@ -178,7 +163,7 @@ static lm_status queue_run(lm_group *g, const lm_group_call *c) {
     case LM_ALL_REDUCE: return queue_all_reduce(g, c);
     case LM_BROADCAST: return queue_broadcast(g, c->t, c->root);
     case LM_REDUCE: return reduce_all(g, c->t, c->op, c->root);
-    case LM_ALL_GATHER: return queue_all_gather(g, c->t, c->out);
+    case LM_ALL_GATHER: return queue_gather(g, c->t, g->rank, c->out);
     case LM_GATHER: return queue_gather(g, c->t, c->root, c->out);
     case LM_SCATTER: return queue_scatter(g, c->t, c->root, c->in);
     case LM_REDUCE_SCATTER: return queue_reduce_scatter(g, c->t, c->in, c->op);
@@ -194,8 +179,8 @@ static lm_status queue_post(lm_group *g, bool sending, lm_tensor *t, int peer, i
   (void)tag;
   *out = NULL;
   TRY(enter(g));
-  uint64_t turn = ++s->messages[2 * peer + !sending] << 32;
-  TRY(sending ? leave(g, turn, peer, t->data, bytes_of(t)) : fetch(g, turn, peer, g->rank, t->data, bytes_of(t)));
+  s->now = ++s->messages[2 * peer + !sending] << 32;
+  TRY(sending ? leave(g, peer, t->data, bytes_of(t)) : fetch(g, peer, g->rank, t->data, bytes_of(t)));
 done:
   return status;
 }

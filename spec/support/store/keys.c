@@ -26,7 +26,7 @@ static void ask(int i, lm_message kind, uint32_t id, const char *name, uint64_t 
 static void replied(int i, uint32_t id, bool found, const char *value) {
   lm_reader r;
   size_t n;
-  CHECK(member_expect(&members[i], LM_M_REPLY, &r, 5));
+  CHECK(member_expect(&members[i], LM_M_REPLY, &r, SOON));
   CHECK(lm_get_u32(&r) == id && lm_get_u8(&r) == found);
   const char *text = lm_get_string(&r, &n);
   CHECK(lm_reader_done(&r) && n == strlen(value) && memcmp(text, value, n) == 0);
@@ -62,7 +62,7 @@ void check_forgetting(void) {
     replied(1, id, false, "");
     lm_reader r;
     ask(2, LM_M_GET, ++id, name, 0);
-    CHECK(member_expect(&members[2], LM_M_REPLY, &r, 5));
+    CHECK(member_expect(&members[2], LM_M_REPLY, &r, SOON));
     CHECK(lm_get_u32(&r) == id && lm_get_u8(&r) == 1);
     forget(2, group);
     ask(2, LM_M_GET, ++id, name, 0);
@@ -114,7 +114,7 @@ void check_keys(void) {
   lm_reader r;
   size_t n;
   ask(0, LM_M_GET, 11, "big6", 1);
-  CHECK(member_expect(&members[0], LM_M_REPLY, &r, 10));
+  CHECK(member_expect(&members[0], LM_M_REPLY, &r, SOON));
   CHECK(lm_get_u32(&r) == 11 && lm_get_u8(&r) == 1);
   const char *back = lm_get_string(&r, &n);
   CHECK(n == 32 * MEGABYTE && memcmp(back, big, n) == 0);
@@ -123,9 +123,9 @@ void check_keys(void) {
     member_send(&members[2], &b);
   }
   double took;
-  lm_failure failure = heard(2, 5, &took);
+  lm_failure failure = heard(2, &took);
   CHECK(failure.kind == LM_FAILURE_ERROR && failure.who.rank == 2 && strstr(failure.message, "256 MiB"));
-  CHECK(heard(0, 2, &took).who.rank == 2);
+  CHECK(heard(0, &took).who.rank == 2);
   free(big);
   finish();
 }
@@ -133,12 +133,12 @@ void check_keys(void) {
 void check_nonsense(void) {
   double took;
   CHECK(start(2, 10) && join_all(2));
-  lm_deadline p = patience_of(2);
+  lm_deadline p = patience_of(SOON);
   CHECK(lm_net_write(members[1].fd, "\xff\xff\xff\xff\xff", 5, &p) == LM_OK);
-  lm_failure failure = heard(1, 2, &took);
-  CHECK(failure.kind == LM_FAILURE_ERROR && failure.who.rank == 1 && heard(0, 2, &took).who.rank == 1);
+  lm_failure failure = heard(1, &took);
+  CHECK(failure.kind == LM_FAILURE_ERROR && failure.who.rank == 1 && heard(0, &took).who.rank == 1);
   char byte;
-  p = patience_of(3);
+  p = patience_of(SOON);
   CHECK(lm_net_read(members[1].fd, &byte, 1, &p) == LM_E_IO && strcmp(lm_error(), "connection closed") == 0);
   finish();
 }
@@ -153,7 +153,7 @@ void check_forked(void) {
     for (;;) pause();
   }
   shutdown(members[1].fd, SHUT_RDWR); /* to close is not enough for the same reason */
-  CHECK(heard(0, 2, &took).who.rank == 1);
+  CHECK(heard(0, &took).who.rank == 1);
   nap(0.3); /* in which the store hears of the end again, unless it watches no more */
   kill(child, SIGKILL);
   waitpid(child, NULL, 0);

@@ -113,8 +113,7 @@ static void search_units(void *ctx, int64_t first, int64_t last) {
   for (int64_t unit = first; unit < last; unit++) search_cols(ctx, unit);
 }
 
-lm_status lm_cpu_extreme_along(const void *args, lm_tensor *const *out) {
-  const lm_extreme_along_args *a = args;
+lm_status lm_cpu_extreme_along(const lm_extreme_along_args *a, lm_tensor *const *out) {
   search s = {.largest = a->largest, .indices = out[0], .values = out[1]};
   bool reduced[LM_MAX_DIMS] = {false};
   reduced[a->dim] = true;

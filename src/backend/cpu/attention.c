@@ -71,8 +71,8 @@ static size_t panels_of(const attention *t, int64_t depth, int64_t n) {
 }
 
 /* Packs rows [n, width], `step` elements apart, or with `transposed` their transpose [width, n], into panels. */
-static void pack(const attention *t, void *panels, const char *rows, int64_t step, int64_t n, int64_t width,
-                 bool transposed) {
+static void pack_attention_panels(const attention *t, void *panels, const char *rows, int64_t step, int64_t n,
+                                  int64_t width, bool transposed) {
   t->products->pack(panels, rows, transposed ? 1 : step, transposed ? step : 1, transposed ? width : n,
                     transposed ? n : width);
 }
@@ -175,8 +175,8 @@ static void attend(const attention *t, int64_t n, int64_t h, int64_t i, int64_t 
     int64_t there = lm_min(KEYS, last - j);
     const char *value = row_of(t->value, n, kv, j);
     if (packs) {
-      pack(t, r.keys, row_of(t->key, n, kv, j), step_of(t->key), there, t->width, true);
-      pack(t, r.packed, value, step_of(t->value), there, vw, false);
+      pack_attention_panels(t, r.keys, row_of(t->key, n, kv, j), step_of(t->key), there, t->width, true);
+      pack_attention_panels(t, r.packed, value, step_of(t->value), there, vw, false);
     }
     for (int64_t q = t->causal && j > i ? (j - i) / QUERIES * QUERIES : 0; q < end - i; q += QUERIES) {
       /* Cut by the block of queries, not by the span, which threads set: a hidden key's weight 0 times inf is NaN. */
@@ -197,7 +197,7 @@ static void attend(const attention *t, int64_t n, int64_t h, int64_t i, int64_t 
 }
 
 /* Estimates one thread's nanoseconds for `products` products of the scores' size. */
-static double work_of(const attention *t, int products) {
+static double attention_ns(const attention *t, int products) {
   double scores = (double)t->query->size[0] * (double)t->heads * (double)t->queries * (double)t->keys;
   return scores * (2 + products * (double)(t->width + t->value_width) / (t->dtype == LM_F64 ? 50 : 200));
 }
@@ -219,12 +219,11 @@ static void attend_units(void *ctx, int64_t first, int64_t last) {
   }
 }
 
-lm_status lm_cpu_attention(const void *args, lm_tensor *const *out) {
-  const lm_attention_args *a = args;
+lm_status lm_cpu_attention(const lm_attention_args *a, lm_tensor *const *out) {
   const attention t =
       attention_of(a->query, a->key, a->value, a->attn_mask, a->is_causal, a->scale, a->dropout_p, a->draw);
   int64_t heads = a->query->size[0] * t.heads, span = SPAN;
-  double work = work_of(&t, 1);
+  double work = attention_ns(&t, 1);
   int threads = lm_threads_for(work);
   while (threads > 1 && span > QUERIES && heads * lm_ceil_div(t.queries, span) < 8 * threads) span /= 2;
   forward_job job = {.t = &t, .span = span, .blocks = lm_ceil_div(t.queries, span), .out = out};
@@ -279,8 +278,8 @@ static void backward_block(const backward_part *w, int64_t part, int64_t n, int6
   size_t stat = (size_t)((n * t->heads + h) * t->queries + i) * t->each;
   int64_t kv = h / t->shared, row, vw = t->value_width;
   const char *grad = row_of(w->grad, n, h, i);
-  pack(t, r->queries, row_of(t->query, n, h, i), step_of(t->query), b.rows, t->width, false);
-  pack(t, r->grads, grad, step_of(w->grad), b.rows, vw, false);
+  pack_attention_panels(t, r->queries, row_of(t->query, n, h, i), step_of(t->query), b.rows, t->width, false);
+  pack_attention_panels(t, r->grads, grad, step_of(w->grad), b.rows, vw, false);
   score(t, n, h, i, j, r->keys, &b);
   t->loops->weights(&b, w->norms + stat);
   multiply(t, false, b.rows, b.cols, vw, 1, grad, step_of(w->grad), r->values, vw, 0, r->slopes, LINE);
@@ -302,9 +301,9 @@ static void backward_unit(const backward_part *w, int64_t n, int64_t kv, int64_t
   for (int64_t block = blocks * part / w->parts; block < blocks * (part + 1) / w->parts; block++) {
     int64_t j = block * KEYS, from = t->causal ? j / QUERIES * QUERIES : 0, there = lm_min(KEYS, t->keys - j);
     const char *key = row_of(t->key, n, kv, j);
-    pack(t, r.keys, key, step_of(t->key), there, t->width, true);
-    pack(t, r.key_rows, key, step_of(t->key), there, t->width, false);
-    pack(t, r.values, row_of(t->value, n, kv, j), step_of(t->value), there, t->value_width, true);
+    pack_attention_panels(t, r.keys, key, step_of(t->key), there, t->width, true);
+    pack_attention_panels(t, r.key_rows, key, step_of(t->key), there, t->width, false);
+    pack_attention_panels(t, r.values, row_of(t->value, n, kv, j), step_of(t->value), there, t->value_width, true);
     for (int64_t h = kv * t->shared; h < (kv + 1) * t->shared; h++) {
       for (int64_t i = from; i < t->queries; i += QUERIES) backward_block(w, part, n, h, i, j, &r);
     }
@@ -352,13 +351,12 @@ static void dot_heads(void *ctx, int64_t first, int64_t last) {
   }
 }
 
-lm_status lm_cpu_attention_backward(const void *args, lm_tensor *const *out) {
-  const lm_attention_backward_args *a = args;
+lm_status lm_cpu_attention_backward(const lm_attention_backward_args *a, lm_tensor *const *out) {
   const attention t =
       attention_of(a->query, a->key, a->value, a->attn_mask, a->is_causal, a->scale, a->dropout_p, a->draw);
   int64_t samples = a->query->size[0], kv_heads = a->key->size[1], blocks = lm_ceil_div(t.keys, KEYS);
   int64_t rows = samples * t.heads * t.queries, heads = samples * kv_heads, parts = 1;
-  double work = work_of(&t, 3);
+  double work = attention_ns(&t, 3);
   /* Threads divide the heads, and the keys of few heads too. Parts depend on the shape alone, so that a gradient's
    * order of summation does not depend on the number of threads. */
   if (heads > 0 && heads < UNITS && blocks > 1) parts = lm_min(blocks, lm_ceil_div(UNITS, heads));

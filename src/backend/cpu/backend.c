@@ -35,10 +35,16 @@ int lm_cpu_level(void) {
   return found - 1;
 }
 
+/* Pass a kernel the arguments of its op. */
+#define X(name) \
+  static lm_status run_##name(const void *args, lm_tensor *const *out) { return lm_cpu_##name(args, out); }
+LM_CPU_KERNELS(X)
+#undef X
+
 static const lm_backend backend = {
     .abi = LM_BACKEND_ABI,
     .driver = &lm_cpu_driver,
-#define X(name) [LM_OP_##name] = lm_cpu_##name,
+#define X(name) [LM_OP_##name] = run_##name,
     .op = (const lm_kernel[LM_SLOT_COUNT]){LM_CPU_KERNELS(X)},
 #undef X
     .pointwise = lm_cpu_pointwise,

@@ -17,9 +17,8 @@ typedef struct roi_job {
 #define LM_TEMPLATE "backend/cpu/isa/templates/boxes.inc"
 #include "backend/cpu/isa/templates/each_float.inc"
 
-lm_status lm_cpu_roi_pool(const void *args, lm_tensor *const *out) {
+lm_status lm_cpu_roi_pool(const lm_roi_pool_args *a, lm_tensor *const *out) {
   static lm_parallel_fn *const loops[LM_DTYPE_COUNT] = {LM_FLOATS(roi)};
-  const lm_roi_pool_args *a = args;
   roi_job job = {.a = a, .out = out, .bad = INT64_MAX};
   lm_parallel(out[0]->size[0] * out[0]->size[1], (double)out[0]->numel * 16, 0, loops[a->x->dtype], &job);
   if (job.bad == INT64_MAX) return LM_OK;
@@ -27,10 +26,9 @@ lm_status lm_cpu_roi_pool(const void *args, lm_tensor *const *out) {
                  (long long)job.bad, (long long)a->x->size[0]);
 }
 
-lm_status lm_cpu_nms_sorted(const void *args, lm_tensor *const *out) {
+lm_status lm_cpu_nms_sorted(const lm_nms_sorted_args *a, lm_tensor *const *out) {
   static void (*const loops[LM_DTYPE_COUNT])(const void *, int64_t, double, const int64_t *, double *,
                                              uint8_t *) = {LM_FLOATS(nms)};
-  const lm_nms_sorted_args *a = args;
   const lm_tensor *boxes = a->boxes;
   const int64_t n = boxes->size[0];
   LM_OWNED *left = NULL, *sorted = NULL, *order = NULL;

@@ -58,8 +58,7 @@ static void cat_lines(void *ctx, int64_t first, int64_t last) {
   lm_nontemporal_close(&w);
 }
 
-lm_status lm_cpu_cat(const void *args, lm_tensor *const *out) {
-  const lm_cat_args *a = args;
+lm_status lm_cpu_cat(const lm_cat_args *a, lm_tensor *const *out) {
   lm_tensor *result = out[0];
   int dim = (int)a->dim;
   size_t item = lm_dtype_size(result->dtype);

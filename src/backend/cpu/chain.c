@@ -14,7 +14,7 @@
 #include "base/mem.h"
 #include "merged_dims.h"
 
-enum { SCALARS = 12 };
+enum { LINKS = 24, SCALARS = 12 };
 
 typedef enum way { FROM_LINK, SCALAR, LINEAR, STRIDED } way;
 
@@ -41,56 +41,37 @@ typedef struct link {
 
 struct lm_chain {
   int n, nscalars;
-  link link[LM_CHAIN_LINKS];
+  link link[LINKS];
   int tile; /* elements of a tile */
   int64_t numel;
-  bool put; /* true if the last op was deferred */
 };
 
 _Atomic int lm_chains;
-static _Thread_local lm_chain *accepting;
+static _Thread_local lm_chain *deferring;
 
 lm_status lm_chain_new(lm_chain **out) {
   *out = lm_malloc(sizeof **out);
   if (!*out) return LM_E_OOM;
   (*out)->n = (*out)->nscalars = 0;
-  atomic_fetch_add_explicit(&lm_chains, 1, memory_order_relaxed);
   return LM_OK;
 }
 
-static void forget(lm_chain *c) {
-  for (int i = 0; i < c->n; i++) {
-    for (int k = 0; k < c->link[i].nin; k++) lm_release(c->link[i].in[k].t);
-    lm_release(c->link[i].out);
-  }
-  c->n = c->nscalars = 0;
+void lm_chain_begin(lm_chain *c) {
+  deferring = c;
+  atomic_fetch_add_explicit(&lm_chains, 1, memory_order_relaxed);
 }
 
-void lm_chain_free(lm_chain *c) {
-  if (!c) return;
-  forget(c);
-  lm_free(c);
-  atomic_fetch_sub_explicit(&lm_chains, 1, memory_order_relaxed);
-}
-
-void lm_chain_accept(lm_chain *c) {
-  accepting = c;
-  c->put = false;
-}
+static void run_chain(lm_chain *c);
 
 void lm_chain_settle_here(void) {
-  if (!accepting) return;
-  lm_chain_run(accepting);
-  accepting->put = false;
+  if (deferring) run_chain(deferring);
 }
 
-bool lm_chain_decline(lm_chain *c) {
-  bool put = accepting == c && c->put;
-  accepting = NULL;
-  return put;
+void lm_chain_end(lm_chain *c) {
+  run_chain(c);
+  deferring = NULL;
+  atomic_fetch_sub_explicit(&lm_chains, 1, memory_order_relaxed);
 }
-
-int lm_chain_length(const lm_chain *c) { return c->n; }
 
 /* ---- deferring */
 
@@ -132,7 +113,7 @@ static bool plan_operand(const lm_chain *c, const lm_pointwise *job, int i, oper
   return step == 0 || step == 1;
 }
 
-static bool take(lm_chain *c, const lm_pointwise *job, lm_dtype compute) {
+static bool add_chain_link(lm_chain *c, const lm_pointwise *job, lm_dtype compute) {
   link *l = &c->link[c->n];
   int scalars = 0;
   l->loops = lm_pointwise_loops_of(compute);
@@ -157,16 +138,16 @@ static bool take(lm_chain *c, const lm_pointwise *job, lm_dtype compute) {
 }
 
 bool lm_chain_put(const lm_pointwise *job, lm_dtype compute, bool may) {
-  lm_chain *c = accepting;
+  lm_chain *c = deferring;
   if (!c) return false;
   const lm_tensor *out = job->out;
   bool fits = may && out->numel > LM_TILE && lm_is_dense(out);
   for (int i = 0; i < job->nin; i++) fits = fits && job->in[i]->storage != out->storage;
-  if (fits && c->n > 0 && (c->n == LM_CHAIN_LINKS || !has_layout_of(out, c->link[0].out))) lm_chain_run(c);
-  c->put = fits && take(c, job, compute);
-  if (c->put || !reads(c, job)) return c->put;
-  lm_chain_run(c);
-  return c->put = fits && take(c, job, compute);
+  if (fits && c->n > 0 && (c->n == LINKS || !has_layout_of(out, c->link[0].out))) run_chain(c);
+  if (fits && add_chain_link(c, job, compute)) return true;
+  if (!reads(c, job)) return false;
+  run_chain(c);
+  return fits && add_chain_link(c, job, compute);
 }
 
 /* ---- computing */
@@ -175,12 +156,12 @@ typedef struct tiles {
   _Alignas(64) char scalar[SCALARS][LM_TILE_BYTES];
   _Alignas(64) char in[LM_POINTWISE_MAX_IN][LM_TILE_BYTES]; /* converted operands */
   _Alignas(64) char out[LM_TILE_BYTES];                     /* a result before its conversion */
-  _Alignas(64) char value[LM_CHAIN_LINKS][LM_TILE_BYTES];
+  _Alignas(64) char value[LINKS][LM_TILE_BYTES];
 } tiles;
 
 /* Finds the links that are used, and assigns each one a tile for its values until the last link that reads them. */
 static void plan_links(lm_chain *c) {
-  bool taken[LM_CHAIN_LINKS] = {false};
+  bool taken[LINKS] = {false};
   for (int i = c->n - 1; i >= 0; i--) {
     link *l = &c->link[i];
     l->wanted = atomic_load_explicit(&l->out->rc, memory_order_relaxed) > 1 ||
@@ -280,7 +261,7 @@ static void run_share(void *ctx, int64_t from, int64_t to) {
   lm_nontemporal_fence();
 }
 
-void lm_chain_run(lm_chain *c) {
+static void run_chain(lm_chain *c) {
   if (c->n == 0) return;
   plan_links(c);
   int used = 0;
@@ -297,5 +278,9 @@ void lm_chain_run(lm_chain *c) {
   /* An op alone takes about 1 ns for an element from memory; from the cache it takes a fraction of that. */
   double work = (double)c->numel * (1 + used / 4.0);
   if (used > 0) lm_parallel(lm_ceil_div(c->numel, c->tile), work, 0, run_share, c);
-  forget(c);
+  for (int i = 0; i < c->n; i++) {
+    for (int k = 0; k < c->link[i].nin; k++) lm_release(c->link[i].in[k].t);
+    lm_release(c->link[i].out);
+  }
+  c->n = c->nscalars = 0;
 }

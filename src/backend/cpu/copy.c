@@ -6,12 +6,6 @@
 #include "backend/cpu/strided_tiles.h"
 #include "merged_dims.h"
 
-/* Returns true if both are dense with one order of dims in memory, so that a copy of the bytes suffices. */
-static bool same_layout(const lm_tensor *a, const lm_tensor *b) {
-  if (lm_is_contiguous(a)) return lm_is_contiguous(b);
-  return memcmp(a->stride, b->stride, (size_t)a->ndim * sizeof *a->stride) == 0 && lm_is_dense(a);
-}
-
 enum { TO, FROM }; /* indices of the sides of lm_dims (merged_dims.h): dst, src */
 
 enum {
@@ -212,7 +206,7 @@ static void copy_lines(void *ctx, int64_t first, int64_t last) {
 }
 
 lm_status lm_cpu_copy(const lm_tensor *src, lm_tensor *dst) {
-  if (src->dtype == dst->dtype && same_layout(src, dst)) {
+  if (src->dtype == dst->dtype && lm_same_layout(src, dst)) {
     size_t bytes = lm_nbytes(src);
     if (bytes == 0 || src->data == dst->data) return LM_OK;
     byte_copy c = {src->data, dst->data, (int64_t)bytes, lm_use_nontemporal(bytes)};

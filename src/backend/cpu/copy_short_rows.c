@@ -69,7 +69,7 @@ bool lm_cpu_copy_short_rows(const lm_tensor *src, lm_tensor *dst) {
   /* Transposed squares are faster for 8 columns (strided_tiles.c), except for bytes, whose squares have 16. */
   const bool has_squares = c.b.run == LONGEST_OF_MANY && c.b.step > 1 && c.b.pitch[FROM] == 1 && c.item > 1;
   if (c.rows < 4 || has_squares) return false;
-  int64_t all = c.rows * lm_dims_count(&c.blocks);
+  int64_t all = c.rows * lm_dims_numel(&c.blocks);
   lm_parallel(all, (double)all * (double)c.b.run / 2, 0, copy_some_rows, &c);
   return true;
 }

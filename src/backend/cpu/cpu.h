@@ -64,6 +64,8 @@ lm_status lm_cpu_rescale(int n, lm_tensor *const *from, lm_tensor *const *to, do
   X(poisson) X(binomial) X(multinomial)
 /* clang-format on */
 
-#define X(name) lm_status lm_cpu_##name(const void *args, lm_tensor *const *out);
+#define X(name)            \
+  struct lm_##name##_args; \
+  lm_status lm_cpu_##name(const struct lm_##name##_args *a, lm_tensor *const *out);
 LM_CPU_KERNELS(X)
 #undef X

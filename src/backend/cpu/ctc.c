@@ -18,9 +18,9 @@ typedef struct ctc {
   lm_tensor *const *out;
 } ctc;
 
-static lm_status ctc_of(lm_op_id op, const lm_tensor *x, const lm_tensor *target, const lm_tensor *starts,
-                        const lm_tensor *input_lengths, const lm_tensor *target_lengths, int64_t blank, int64_t states,
-                        ctc *s) {
+static lm_status prepare_ctc(lm_op_id op, const lm_tensor *x, const lm_tensor *target, const lm_tensor *starts,
+                             const lm_tensor *input_lengths, const lm_tensor *target_lengths, int64_t blank,
+                             int64_t states, ctc *s) {
   *s = (ctc){.times = x->size[0],
              .samples = x->size[1],
              .classes = x->size[2],
@@ -39,7 +39,7 @@ static lm_status ctc_of(lm_op_id op, const lm_tensor *x, const lm_tensor *target
       return lm_fail_int(name, "target_lengths", "at most the size of target", long_is);
     for (int64_t i = start; i < start + long_is; i++)
       if (s->target[i] < 1 || s->target[i] > s->classes)
-        return lm_bad_label(op, "target", target, i, s->target[i], s->classes);
+        return lm_fail_bad_label(op, "target", target, i, s->target[i], s->classes);
   }
   return LM_OK;
 }
@@ -61,25 +61,23 @@ static bool skips_to(const ctc *s, int64_t n, int64_t state) {
 #define LM_TEMPLATE "backend/cpu/isa/templates/ctc.inc"
 #include "backend/cpu/isa/templates/each_real.inc"
 
-static double work_of(const ctc *s) {
+static double ctc_ns(const ctc *s) {
   return (double)s->samples * (double)s->times * ((double)s->states * 16 + (double)s->classes);
 }
 
-lm_status lm_cpu_ctc_nll(const void *args, lm_tensor *const *out) {
-  const lm_ctc_nll_args *a = args;
+lm_status lm_cpu_ctc_nll(const lm_ctc_nll_args *a, lm_tensor *const *out) {
   ctc s;
-  NEED(ctc_of(LM_OP_ctc_nll, a->x, a->target, a->starts, a->input_lengths, a->target_lengths, a->blank, out[1]->size[2],
-              &s));
-  s.args = args, s.out = out;
-  return lm_parallel(s.samples, work_of(&s), 0, a->x->dtype == LM_F64 ? forward_samples_F64 : forward_samples_F32, &s);
+  NEED(prepare_ctc(LM_OP_ctc_nll, a->x, a->target, a->starts, a->input_lengths, a->target_lengths, a->blank,
+                   out[1]->size[2], &s));
+  s.args = a, s.out = out;
+  return lm_parallel(s.samples, ctc_ns(&s), 0, a->x->dtype == LM_F64 ? forward_samples_F64 : forward_samples_F32, &s);
 }
 
-lm_status lm_cpu_ctc_nll_backward(const void *args, lm_tensor *const *out) {
-  const lm_ctc_nll_backward_args *a = args;
+lm_status lm_cpu_ctc_nll_backward(const lm_ctc_nll_backward_args *a, lm_tensor *const *out) {
   ctc s;
-  NEED(ctc_of(LM_OP_ctc_nll_backward, a->x, a->target, a->starts, a->input_lengths, a->target_lengths, a->blank,
-              a->log_alpha->size[2], &s));
-  s.args = args, s.out = out;
-  return lm_parallel(s.samples, work_of(&s), (size_t)(2 * s.states) * sizeof(double),
+  NEED(prepare_ctc(LM_OP_ctc_nll_backward, a->x, a->target, a->starts, a->input_lengths, a->target_lengths, a->blank,
+                   a->log_alpha->size[2], &s));
+  s.args = a, s.out = out;
+  return lm_parallel(s.samples, ctc_ns(&s), (size_t)(2 * s.states) * sizeof(double),
                      a->x->dtype == LM_F64 ? backward_samples_F64 : backward_samples_F32, &s);
 }

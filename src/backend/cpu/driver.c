@@ -24,8 +24,8 @@ static void cpu_free(int ordinal, void *p, size_t bytes) {
   free(p);
 }
 
-static lm_status copy(void *stream, lm_device to, void *dst, lm_device from, const void *src, size_t bytes,
-                      bool later) {
+static lm_status copy_host_bytes(void *stream, lm_device to, void *dst, lm_device from, const void *src, size_t bytes,
+                                 bool later) {
   (void)stream, (void)to, (void)from, (void)later;
   if (bytes > 0) memmove(dst, src, bytes);
   return LM_OK;
@@ -42,6 +42,6 @@ const lm_driver lm_cpu_driver = {
     .count = count,
     .alloc = cpu_alloc,
     .free = cpu_free,
-    .copy = copy,
+    .copy = copy_host_bytes,
     .synchronize = synchronize,
 };

@@ -19,7 +19,7 @@ static const lm_op_id op_of[] = {
 };
 
 /* Applies a kernel, which takes whole vectors, to n elements of y, at most LM_TILE. */
-static void apply(lm_pointwise_loop *kernel, float *y, int64_t n) {
+static void apply_pointwise(lm_pointwise_loop *kernel, float *y, int64_t n) {
   const int64_t whole = n - n % LM_LANES;
   if (whole > 0) kernel(y, (const void *[]){y}, NULL, whole);
   if (n == whole) return;
@@ -41,7 +41,7 @@ static void run_row(const lm_epilogue *e, lm_pointwise_loop *kernel, int64_t at,
   for (int64_t i = 0; i < n; i += LM_TILE) {
     const int64_t part = lm_min(n - i, LM_TILE);
     if (other) loops->run(y + i, other + i, part, -INFINITY, INFINITY);
-    apply(kernel, y + i, part);
+    apply_pointwise(kernel, y + i, part);
     if (is_limited) loops->run(y + i, NULL, part, e->low, e->high);
   }
 }

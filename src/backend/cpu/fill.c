@@ -16,8 +16,7 @@
 #include "philox.h"
 #include "tensor/generator.h"
 
-lm_status lm_cpu_fill_(const void *args, lm_tensor *const *out) {
-  const lm_fill__args *a = args;
+lm_status lm_cpu_fill_(const lm_fill__args *a, lm_tensor *const *out) {
   const lm_dtype from = (lm_dtype)a->value->dtype, bits[] = {[1] = LM_U8, [2] = LM_I16, [4] = LM_I32, [8] = LM_I64};
   const lm_dtype compute = from == LM_F64 ? LM_F64 : lm_dtype_is_float(from) ? LM_F32 : LM_I64;
   const struct lm_pointwise_loops *loops = lm_pointwise_loops_of(compute);
@@ -42,8 +41,7 @@ static void run_source(lm_tensor *out, lm_dtype compute, void (*source)(const vo
   lm_tiles_run(&t);
 }
 
-lm_status lm_cpu_arange(const void *args, lm_tensor *const *out) {
-  const lm_arange_args *a = args;
+lm_status lm_cpu_arange(const lm_arange_args *a, lm_tensor *const *out) {
   const struct lm_fill_loops *loops = LM_ISA_PICK(lm_fill_loops);
   const lm_sequence s = {.start = isnan(a->stop) ? 0 : a->start, .step = a->step};
   bool integers = !lm_dtype_is_float(out[0]->dtype) && s.start == trunc(s.start) && s.step == trunc(s.step);
@@ -51,8 +49,7 @@ lm_status lm_cpu_arange(const void *args, lm_tensor *const *out) {
   return LM_OK;
 }
 
-lm_status lm_cpu_linspace(const void *args, lm_tensor *const *out) {
-  const lm_linspace_args *a = args;
+lm_status lm_cpu_linspace(const lm_linspace_args *a, lm_tensor *const *out) {
   lm_sequence s = {.start = a->start, .stop = a->stop, .steps = a->steps};
   if (a->steps > 1) s.step = (a->stop - a->start) / (double)(a->steps - 1);
   if (a->steps == 1) s.stop = a->start;
@@ -60,8 +57,7 @@ lm_status lm_cpu_linspace(const void *args, lm_tensor *const *out) {
   return LM_OK;
 }
 
-lm_status lm_cpu_cosine_window(const void *args, lm_tensor *const *out) {
-  const lm_cosine_window_args *a = args;
+lm_status lm_cpu_cosine_window(const lm_cosine_window_args *a, lm_tensor *const *out) {
   const lm_cosines terms = {.step = 2 * M_PI / a->period, .a0 = a->a0, .a1 = a->a1, .a2 = a->a2};
   run_source(out[0], LM_F64, LM_ISA_PICK(lm_fill_loops)->cosines, &terms);
   return LM_OK;
@@ -72,8 +68,7 @@ lm_status lm_cpu_cosine_window(const void *args, lm_tensor *const *out) {
 /* Returns the number of Philox blocks, of 4 words, for n results of `words` 32-bit words. */
 static uint64_t blocks_of(int64_t n, int words) { return ((uint64_t)n * (uint64_t)words + 3) / 4; }
 
-lm_status lm_cpu_fill_random(const void *args, lm_tensor *const *out) {
-  const lm_fill_random_args *a = args;
+lm_status lm_cpu_fill_random(const lm_fill_random_args *a, lm_tensor *const *out) {
   const struct lm_fill_loops *loops = LM_ISA_PICK(lm_fill_loops);
   lm_tensor *x = out[0];
   /* Float64, and distributions that need more digits than a float has, take two words an element. */
@@ -112,35 +107,31 @@ static void drop_parts(void *ctx, int64_t first, int64_t last) {
 }
 
 /* Writes x with dropout to y, dense and laid out alike; element i in memory order takes word i of the draw. */
-static void drop(const lm_tensor *x, lm_tensor *y, uint8_t *keep, lm_dropout_params d) {
+static void write_dropout(const lm_tensor *x, lm_tensor *y, uint8_t *keep, lm_dropout_params d) {
   dropout_job job = {x, y, keep, d};
   lm_parallel((x->numel + DROPOUT_PART - 1) / DROPOUT_PART, (double)x->numel * 0.5, 0, drop_parts, &job);
 }
 
-lm_status lm_cpu_dropout(const void *args, lm_tensor *const *out) {
-  const lm_dropout_args *a = args;
+lm_status lm_cpu_dropout(const lm_dropout_args *a, lm_tensor *const *out) {
   lm_draw draw = lm_generator_take(NULL, a->x->device, blocks_of(a->x->numel, 1));
-  drop(a->x, out[0], (uint8_t *)out[1]->data, lm_dropout_params_of(a->p, draw));
+  write_dropout(a->x, out[0], (uint8_t *)out[1]->data, lm_dropout_params_of(a->p, draw));
   return LM_OK;
 }
 
-lm_status lm_cpu_attention_draw(const void *args, lm_tensor *const *out) {
-  const lm_attention_draw_args *a = args;
+lm_status lm_cpu_attention_draw(const lm_attention_draw_args *a, lm_tensor *const *out) {
   const lm_draw taken = lm_attention_take(a->query, a->key);
   memcpy(out[0]->data, (uint64_t[]){taken.seed, taken.offset}, 2 * sizeof(uint64_t));
   return LM_OK;
 }
 
-lm_status lm_cpu_dropout_by_draw(const void *args, lm_tensor *const *out) {
-  const lm_dropout_by_draw_args *a = args;
-  drop(a->x, out[0], NULL, lm_dropout_params_of(a->p, lm_draw_in(a->draw)));
+lm_status lm_cpu_dropout_by_draw(const lm_dropout_by_draw_args *a, lm_tensor *const *out) {
+  write_dropout(a->x, out[0], NULL, lm_dropout_params_of(a->p, lm_draw_in(a->draw)));
   return LM_OK;
 }
 
 /* Shuffles by Fisher and Yates: index i takes one of the unused entries. Serial: each exchange needs the one before. */
-lm_status lm_cpu_randperm(const void *args, lm_tensor *const *out) {
+lm_status lm_cpu_randperm(const lm_randperm_args *a, lm_tensor *const *out) {
   enum { PART = 256 };
-  const lm_randperm_args *a = args;
   lm_tensor *y = out[0];
   if (a->n == 0) return LM_OK;
   lm_random r = {.draw = lm_generator_take(a->generator, y->device, blocks_of(a->n, 2))};

@@ -28,8 +28,7 @@ static lm_status check_bytes(const char *op, const char *name, const lm_tensor *
 
 /* Packs weights: panels of LM_BYTE_COLUMNS channels, in steps of LM_BYTE_STEP numbers ordered by row, column and input
  * channel; of depthwise convolutions the numbers of each tap. The sums of each channel follow. */
-lm_status lm_cpu_int8_pack(const void *args, lm_tensor *const *out) {
-  const lm_int8_pack_args *a = args;
+lm_status lm_cpu_int8_pack(const lm_int8_pack_args *a, lm_tensor *const *out) {
   const lm_tensor *w = a->weight;
   NEED(check_bytes("int8_pack", "weight", w));
   const int64_t K = w->size[0], C = w->size[1], taps = w->size[2] * w->size[3], each = K / a->groups;
@@ -71,7 +70,7 @@ typedef struct bytes_job {
 
 /* Copies the window of pixel p and group g to `to`; returns the sum of its bytes, or 0 if weights
  * have no zero points. */
-static int32_t gather(const bytes_job *j, int64_t p, int64_t g, uint8_t *to) {
+static int32_t gather_window(const bytes_job *j, int64_t p, int64_t g, uint8_t *to) {
   const lm_conv_shape *s = &j->s;
   const int64_t C = s->c / s->groups, ox = p % s->ow, oy = p / s->ow % s->oh, n = p / s->ow / s->oh;
   const int64_t left = ox * s->stride[1] - s->padding[1];
@@ -108,7 +107,7 @@ static void multiply_blocks(void *ctx, int64_t first, int64_t last) {
   for (int64_t i = first; i < last; i++) {
     const int64_t part = i % j->splits, g = i / j->splits / j->blocks;
     const int64_t from = i / j->splits % j->blocks * j->block, n = lm_min(j->block, pixels - from);
-    for (int64_t r = 0; r < n; r++) totals[r] = gather(j, from + r, g, rows + r * j->row);
+    for (int64_t r = 0; r < n; r++) totals[r] = gather_window(j, from + r, g, rows + r * j->row);
     for (int64_t p = lm_part_begin(j->panels, part, j->splits); p < lm_part_begin(j->panels, part + 1, j->splits);
          p++) {
       const int8_t *w = j->w + (g * j->panels + p) * j->steps * LM_BYTE_COLUMNS * LM_BYTE_STEP;
@@ -161,8 +160,7 @@ static lm_status run_job(bytes_job *j, bool depthwise) {
   return lm_parallel(s->groups * j->blocks * j->splits, work, scratch, multiply_blocks, j);
 }
 
-lm_status lm_cpu_int8_conv(const void *args, lm_tensor *const *out) {
-  const lm_int8_conv_args *a = args;
+lm_status lm_cpu_int8_conv(const lm_int8_conv_args *a, lm_tensor *const *out) {
   const lm_tensor *w = a->weight, *zero = a->zero;
   const bool raw = zero->dtype == LM_I32, depthwise = lm_int8_is_depthwise(w->size, a->groups);
   LM_OWNED *x = NULL, *y = NULL;
@@ -235,8 +233,7 @@ static void quantize(void *ctx, int64_t first, int64_t last) {
       ->quantize(&j->finish, j->scale, (const float *)j->x + first, last - first, (uint8_t *)j->y + first);
 }
 
-lm_status lm_cpu_int8_quantize(const void *args, lm_tensor *const *out) {
-  const lm_int8_quantize_args *a = args;
+lm_status lm_cpu_int8_quantize(const lm_int8_quantize_args *a, lm_tensor *const *out) {
   double scale;
   NEED(check_bytes("int8_quantize", "zero", a->zero));
   NEED(lm_tensor_item_f64(a->scale, &scale));
@@ -253,8 +250,7 @@ static void dequantize(void *ctx, int64_t first, int64_t last) {
       ->dequantize(j->x_signed, (const uint8_t *)j->x + first, last - first, j->zero, j->scale, (float *)j->y + first);
 }
 
-lm_status lm_cpu_int8_dequantize(const void *args, lm_tensor *const *out) {
-  const lm_int8_dequantize_args *a = args;
+lm_status lm_cpu_int8_dequantize(const lm_int8_dequantize_args *a, lm_tensor *const *out) {
   NEED(check_bytes("int8_dequantize", "x", a->x));
   convert_job j = {.x = a->x->data,
                    .y = out[0]->data,
@@ -273,8 +269,7 @@ static void add_bytes(void *ctx, int64_t first, int64_t last) {
 }
 
 /* Adds quantized tensors. Rounds scales and the zero points' terms to float32, as onnxruntime does, for equal ties. */
-lm_status lm_cpu_int8_add(const void *args, lm_tensor *const *out) {
-  const lm_int8_add_args *a = args;
+lm_status lm_cpu_int8_add(const lm_int8_add_args *a, lm_tensor *const *out) {
   NEED(check_bytes("int8_add", "x", a->x));
   NEED(check_bytes("int8_add", "other", a->other));
   NEED(check_bytes("int8_add", "zero", a->zero));

@@ -29,7 +29,7 @@ static void multiply_columns(void *ctx, int64_t first, int64_t last) {
 }
 
 /* Computes y by integer products if x is finite; if not, sets *done_ to false and leaves y unset. */
-static lm_status by_bytes(const lm_int8_linear_args *a, lm_tensor *y, bool *done_) {
+static lm_status multiply_by_bytes(const lm_int8_linear_args *a, lm_tensor *y, bool *done_) {
   const struct lm_int8_loops *loops = LM_ISA_PICK(lm_int8_loops);
   int64_t rows = a->x->size[0], k = a->x->size[1], outs = y->size[1];
   int64_t blocks = (k + LM_INT8_BLOCK - 1) / LM_INT8_BLOCK, row = blocks * LM_INT8_BLOCK;
@@ -66,7 +66,7 @@ static void multiply_panels(void *ctx, int64_t from, int64_t to) {
   }
 }
 
-static lm_status by_panels(const lm_int8_linear_args *a, lm_tensor *y) {
+static lm_status multiply_by_panels(const lm_int8_linear_args *a, lm_tensor *y) {
   int64_t rows = a->x->size[0], k = a->x->size[1], outs = y->size[1];
   panels_job job = {.a = a, .y = y, .each = PANEL / k < 16 ? 16 : PANEL / k};
   double work = (double)rows * (double)outs * (double)k / 16;
@@ -74,10 +74,9 @@ static lm_status by_panels(const lm_int8_linear_args *a, lm_tensor *y) {
                      &job);
 }
 
-lm_status lm_cpu_int8_linear(const void *args, lm_tensor *const *out) {
-  const lm_int8_linear_args *a = args;
+lm_status lm_cpu_int8_linear(const lm_int8_linear_args *a, lm_tensor *const *out) {
   bool done_ = false;
-  if (a->x->size[0] <= FEW || a->x->size[1] == 0) NEED(by_bytes(a, out[0], &done_));
-  if (!done_) NEED(by_panels(a, out[0]));
+  if (a->x->size[0] <= FEW || a->x->size[1] == 0) NEED(multiply_by_bytes(a, out[0], &done_));
+  if (!done_) NEED(multiply_by_panels(a, out[0]));
   return LM_OK;
 }

@@ -15,8 +15,8 @@
 
 enum { MAX_PARTS = 32, PART = 16384 };
 
-static lm_status bad_label(lm_op_id op, const lm_tensor *target, int64_t position, int64_t classes) {
-  return lm_bad_label(op, "target", target, position, ((const int64_t *)target->data)[position], classes);
+static lm_status fail_bad_label(lm_op_id op, const lm_tensor *target, int64_t position, int64_t classes) {
+  return lm_fail_bad_label(op, "target", target, position, ((const int64_t *)target->data)[position], classes);
 }
 
 /* Stores the loss and the total of weights from those of parts, added in order. With LM_NONE the loss is stored
@@ -63,15 +63,14 @@ static void sum_parts(void *ctx, int64_t first, int64_t last) {
   }
 }
 
-lm_status lm_cpu_nll_loss(const void *args, lm_tensor *const *out) {
-  const lm_nll_loss_args *a = args;
+lm_status lm_cpu_nll_loss(const lm_nll_loss_args *a, lm_tensor *const *out) {
   int64_t count = a->x->size[0] * a->x->size[2];
   /* The count alone sets the parts, which are added in order: the same sum for any number of threads. */
   int64_t parts = count / PART < 1 ? 1 : count / PART > MAX_PARTS ? MAX_PARTS : count / PART;
   loss_job job = {.a = a, .out = out, .parts = parts, .count = count};
   lm_parallel(parts, (double)count * 4, 0, sum_parts, &job);
   for (int64_t p = 0; p < parts; p++)
-    if (job.bad[p] >= 0) return bad_label(LM_OP_nll_loss, a->target, job.bad[p], a->x->size[1]);
+    if (job.bad[p] >= 0) return fail_bad_label(LM_OP_nll_loss, a->target, job.bad[p], a->x->size[1]);
   store_sums(parts, job.sums, job.totals, a->reduction, out[0], out[1]);
   return LM_OK;
 }
@@ -105,12 +104,11 @@ static void write_images(void *ctx, int64_t first, int64_t last) {
   }
 }
 
-lm_status lm_cpu_nll_loss_backward(const void *args, lm_tensor *const *out) {
-  const lm_nll_loss_backward_args *a = args;
+lm_status lm_cpu_nll_loss_backward(const lm_nll_loss_backward_args *a, lm_tensor *const *out) {
   backward_job job = {.a = a, .dx = out[0], .bad = INT64_MAX};
   lm_parallel(out[0]->size[0], (double)out[0]->numel * 0.2, 0, write_images, &job);
   if (job.bad == INT64_MAX) return LM_OK;
-  return bad_label(LM_OP_nll_loss_backward, a->target, job.bad, out[0]->size[1]);
+  return fail_bad_label(LM_OP_nll_loss_backward, a->target, job.bad, out[0]->size[1]);
 }
 
 /* ---- cross entropy of rows: x [N, C] of any strides, weight contiguous in the dtype of x's statistics */
@@ -212,8 +210,7 @@ static void sum_rows(void *ctx, int64_t first, int64_t last) {
   }
 }
 
-lm_status lm_cpu_cross_entropy_rows(const void *args, lm_tensor *const *out) {
-  const lm_cross_entropy_rows_args *a = args;
+lm_status lm_cpu_cross_entropy_rows(const lm_cross_entropy_rows_args *a, lm_tensor *const *out) {
   const lm_tensor *x = a->x;
   rows_job job = rows_job_of(x, a->target, a->weight, a->ignore_index, a->label_smoothing, a->reduction);
   /* Sizes alone set the parts, which are added in order: the same sum for any number of threads. */
@@ -222,7 +219,7 @@ lm_status lm_cpu_cross_entropy_rows(const void *args, lm_tensor *const *out) {
   job.parts = parts < 1 ? 1 : parts < x->size[0] ? parts : x->size[0];
   job.out = out;
   NEED(lm_parallel(job.parts, (double)x->numel * 0.7 + (double)x->size[0] * 20, row_bytes(&job), sum_rows, &job));
-  if (job.bad != INT64_MAX) return bad_label(LM_OP_cross_entropy, a->target, job.bad, x->size[1]);
+  if (job.bad != INT64_MAX) return fail_bad_label(LM_OP_cross_entropy, a->target, job.bad, x->size[1]);
   store_sums(job.parts, job.sums, job.totals, a->reduction, out[0], out[2]);
   return LM_OK;
 }
@@ -248,15 +245,14 @@ static void write_rows(void *ctx, int64_t first, int64_t last) {
     double hit = g * (1 - j->smoothing) * own, spread = g * j->smoothing / (double)n;
     double scale = (hit + spread * j->weights) / sum;
     const void *row = row_of(j, i, buffer), *weight = j->weight && j->smoothing > 0 ? j->weight->data : NULL;
+    const double x_own = lm_scalar_load(x, i * x->stride[0] + c * x->stride[1]); /* before dx, which may be x */
     j->loops->shares(j->direct ? to : buffer, row, n, largest, scale, weight, spread);
     if (!j->direct) lm_store_long(j->moves, dx->dtype, lm_dtype_size(j->compute), buffer, to, 1, n);
-    double x_own = lm_scalar_load(x, i * x->stride[0] + c * x->stride[1]);
     lm_scalar_store(dx, i * n + c, exp(x_own - largest) * scale - spread * (weight ? own : 1) - hit);
   }
 }
 
-lm_status lm_cpu_cross_entropy_rows_backward(const void *args, lm_tensor *const *out) {
-  const lm_cross_entropy_rows_backward_args *a = args;
+lm_status lm_cpu_cross_entropy_rows_backward(const lm_cross_entropy_rows_backward_args *a, lm_tensor *const *out) {
   rows_job job = rows_job_of(a->x, a->target, a->weight, a->ignore_index, a->label_smoothing, a->reduction);
   job.grad = a->grad;
   job.stats = a->stats;
@@ -265,5 +261,5 @@ lm_status lm_cpu_cross_entropy_rows_backward(const void *args, lm_tensor *const 
   double work = (double)a->x->numel * 0.7 + (double)a->x->size[0] * 20;
   NEED(lm_parallel(a->x->size[0], work, row_bytes(&job), write_rows, &job));
   if (job.bad == INT64_MAX) return LM_OK;
-  return bad_label(LM_OP_cross_entropy, a->target, job.bad, a->x->size[1]);
+  return fail_bad_label(LM_OP_cross_entropy, a->target, job.bad, a->x->size[1]);
 }

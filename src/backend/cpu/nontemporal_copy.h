@@ -114,7 +114,7 @@ static inline void lm_nontemporal_write(lm_nontemporal_writer *w, const void *sr
   memcpy(w->line, from + whole, w->have);
 }
 
-/* Stores the rest without a fence, for a caller that opens the writer elsewhere next. */
+/* Stores the buffered elements without a fence, for a caller that opens the writer at another address next. */
 static inline void lm_nontemporal_finish(lm_nontemporal_writer *w) {
   if (!w->streams) return;
   memcpy(w->to, w->line, w->have);

@@ -67,7 +67,7 @@ static void advance_output(output *o, int64_t part) {
   }
 }
 
-static int64_t parts_of(int64_t rows, int64_t c) {
+static int64_t norm_parts(int64_t rows, int64_t c) {
   int64_t parts = rows * c / PART;
   parts = parts > MAX_PARTS ? MAX_PARTS : parts;
   parts = parts > rows ? rows : parts;
@@ -77,7 +77,7 @@ static int64_t parts_of(int64_t rows, int64_t c) {
 static lm_dtype acc_dtype(lm_dtype dtype) { return dtype == LM_F64 ? LM_F64 : LM_F32; }
 
 /* Returns n contiguous values of t in the compute type: t's own memory, or `converted`; n times `fill` if t is NULL. */
-static const void *in_acc(const lm_tensor *t, int64_t n, double fill, lm_dtype acc, void *converted) {
+static const void *to_compute_type(const lm_tensor *t, int64_t n, double fill, lm_dtype acc, void *converted) {
   if (t && t->dtype == acc) return t->data;
   for (int64_t i = 0; i < n; i++) lm_scalar_put(acc, converted, i, t ? lm_scalar_load(t, i) : fill);
   return converted;
@@ -172,7 +172,7 @@ static void compute_statistics(statistics_job *j) {
     lm_parallel(s->c, work, 0, channel_statistics, j);
     return;
   }
-  j->parts = parts_of(s->count, s->c);
+  j->parts = norm_parts(s->count, s->c);
   lm_parallel(j->parts, work, 0, part_statistics, j);
   memset(j->first, 0, (size_t)s->c * sizeof(double));
   memset(j->second, 0, (size_t)s->c * sizeof(double));
@@ -276,13 +276,12 @@ static void update_running(lm_tensor *running, int64_t c, double momentum, doubl
   lm_scalar_store(running, at, (1 - momentum) * lm_scalar_load(running, at) + momentum * value);
 }
 
-lm_status lm_cpu_batch_normalize(const void *args, lm_tensor *const *out) {
-  const lm_batch_normalize_args *a = args;
+lm_status lm_cpu_batch_normalize(const lm_batch_normalize_args *a, lm_tensor *const *out) {
   lm_dtype dtype = a->x->dtype, acc = acc_dtype(dtype);
   const lm_norm_loops_of *loops = &LM_ISA_PICK(lm_norm_loops)->of[dtype];
   shape s = shape_of(a->x);
   if (s.c == 0) return LM_OK;
-  LM_WORKSPACE(double, mean, (5 + STATISTICS * parts_of(s.count, s.c)) * s.c);
+  LM_WORKSPACE(double, mean, (5 + STATISTICS * norm_parts(s.count, s.c)) * s.c);
   double *m2 = mean + s.c, *center = m2 + s.c, *scale = center + s.c, *shift = scale + s.c;
   const affine by = {center, scale, shift, acc};
   if (a->training) compute_moments(loops, a->x, &s, mean, m2, shift + s.c);
@@ -319,8 +318,7 @@ lm_status lm_cpu_batch_normalize(const void *args, lm_tensor *const *out) {
 
 /* Computes, with h = (x - mean) * invstd over m values, dx = weight * invstd * (g - mean(g) - h * mean(g * h)) when
  * mean and invstd come from the batch (Ioffe, Szegedy, 2015), else weight * invstd * g. */
-lm_status lm_cpu_batch_normalize_backward(const void *args, lm_tensor *const *out) {
-  const lm_batch_normalize_backward_args *a = args;
+lm_status lm_cpu_batch_normalize_backward(const lm_batch_normalize_backward_args *a, lm_tensor *const *out) {
   const bool saved = a->training || a->relu;
   const double max = bound_of(a->max);
   const lm_tensor *mean = saved ? a->save_mean : a->running_mean;
@@ -329,7 +327,7 @@ lm_status lm_cpu_batch_normalize_backward(const void *args, lm_tensor *const *ou
   const lm_norm_loops_of *loops = &LM_ISA_PICK(lm_norm_loops)->of[dtype];
   shape s = shape_of(a->x);
   if (s.c == 0) return LM_OK;
-  LM_WORKSPACE(double, invstd, (8 + STATISTICS * parts_of(s.count, s.c)) * s.c);
+  LM_WORKSPACE(double, invstd, (8 + STATISTICS * norm_parts(s.count, s.c)) * s.c);
   double *sum_g = invstd + s.c, *sum_gx = sum_g + s.c, *center = sum_gx + s.c, *scale = center + s.c;
   double *shift = scale + s.c, *b = shift + s.c, *k = b + s.c;
   for (int64_t c = 0; c < s.c; c++) {
@@ -376,8 +374,7 @@ static shape planes_of(const lm_tensor *x, int64_t n) {
   return (shape){.c = n, .count = x->numel / n, .images = 1, .run = x->numel / n};
 }
 
-lm_status lm_cpu_grouped_norm(const void *args, lm_tensor *const *out) {
-  const lm_grouped_norm_args *a = args;
+lm_status lm_cpu_grouped_norm(const lm_grouped_norm_args *a, lm_tensor *const *out) {
   lm_dtype dtype = a->x->dtype;
   const lm_norm_loops_of *loops = &LM_ISA_PICK(lm_norm_loops)->of[dtype];
   int64_t channels = a->x->size[1], n = a->x->size[0] * a->num_groups, each = channels / a->num_groups;
@@ -398,8 +395,7 @@ lm_status lm_cpu_grouped_norm(const void *args, lm_tensor *const *out) {
 
 /* Computes, with u = g * weight and h = (x - mean) * invstd over the m values of a group, dx = invstd * (u - mean(u) -
  * h * mean(u * h)). */
-lm_status lm_cpu_grouped_norm_backward(const void *args, lm_tensor *const *out) {
-  const lm_grouped_norm_backward_args *a = args;
+lm_status lm_cpu_grouped_norm_backward(const lm_grouped_norm_backward_args *a, lm_tensor *const *out) {
   lm_dtype dtype = a->x->dtype, acc = acc_dtype(dtype);
   const lm_norm_loops_of *loops = &LM_ISA_PICK(lm_norm_loops)->of[dtype];
   int64_t channels = a->x->size[1], n = a->x->size[0] * a->num_groups, each = channels / a->num_groups;
@@ -493,8 +489,7 @@ static void normalize_rows(void *ctx, int64_t from, int64_t to) {
   lm_nontemporal_close(&o->w);
 }
 
-lm_status lm_cpu_row_norm(const void *args, lm_tensor *const *out) {
-  const lm_row_norm_args *a = args;
+lm_status lm_cpu_row_norm(const lm_row_norm_args *a, lm_tensor *const *out) {
   const lm_dtype dtype = a->x->dtype, acc = acc_dtype(dtype);
   int64_t d = lm_sizes_product(&a->normalized_shape), rows = out[2]->numel;
   for (int64_t r = 0; d == 0 && r < rows; r++) { /* statistics of no elements */
@@ -503,9 +498,9 @@ lm_status lm_cpu_row_norm(const void *args, lm_tensor *const *out) {
   }
   if (d == 0) return LM_OK;
   LM_WORKSPACE(double, converted, 2 * d);
-  rows_job job = rows_job_of(args, out, dtype, d, rows);
-  job.weight = in_acc(a->weight, d, 1, acc, converted);
-  if (a->centered) job.bias = in_acc(a->bias, d, 0, acc, converted + d);
+  rows_job job = rows_job_of(a, out, dtype, d, rows);
+  job.weight = to_compute_type(a->weight, d, 1, acc, converted);
+  if (a->centered) job.bias = to_compute_type(a->bias, d, 0, acc, converted + d);
   return lm_parallel(rows, 0.5 * (double)a->x->numel, 0, normalize_rows, &job);
 }
 
@@ -540,20 +535,19 @@ static void back_parts(void *ctx, int64_t first, int64_t last) {
   }
 }
 
-lm_status lm_cpu_row_norm_backward(const void *args, lm_tensor *const *out) {
-  const lm_row_norm_backward_args *a = args;
+lm_status lm_cpu_row_norm_backward(const lm_row_norm_backward_args *a, lm_tensor *const *out) {
   const lm_dtype dtype = a->x->dtype, acc = acc_dtype(dtype);
   int64_t d = lm_sizes_product(&a->normalized_shape), rows = a->save_rstd->numel;
   if (d == 0) return LM_OK;
-  rows_job job = rows_job_of(args, out, dtype, d, rows);
-  job.parts = parts_of(rows, d);
+  rows_job job = rows_job_of(a, out, dtype, d, rows);
+  job.parts = norm_parts(rows, d);
   job.sums = a->save_mean ? 2 * d : d;
   LM_WORKSPACE(double, converted, d + 2 * rows); /* weight, rstd and mean in the compute type */
   LM_WORKSPACE(double, part, 2 * job.parts * job.sums);
   job.part = part;
-  job.weight = in_acc(a->weight, d, 1, acc, converted);
-  job.rstd = in_acc(a->save_rstd, rows, 0, acc, converted + d);
-  if (a->save_mean) job.mean = in_acc(a->save_mean, rows, 0, acc, converted + d + rows);
+  job.weight = to_compute_type(a->weight, d, 1, acc, converted);
+  job.rstd = to_compute_type(a->save_rstd, rows, 0, acc, converted + d);
+  if (a->save_mean) job.mean = to_compute_type(a->save_mean, rows, 0, acc, converted + d + rows);
   lm_parallel(job.parts, (double)a->x->numel, 0, back_parts, &job);
   for (int64_t p = 1; p < job.parts; p++)
     for (int64_t i = 0; i < job.sums; i++) part[i] += part[p * 2 * job.sums + i];

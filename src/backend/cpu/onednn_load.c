@@ -1,5 +1,5 @@
-/* Loads oneDNN's plug-in at its first use, and calls it. oneDNN writes machine code: where a system refuses that
- * (MemoryDenyWriteExecute of systemd, SELinux), our own kernels compute everything. */
+/* Loads oneDNN's plug-in, if there is one, at its first use, and calls it. oneDNN writes machine code: where a system
+ * refuses that (MemoryDenyWriteExecute of systemd, SELinux), our own kernels compute all, as they do without it. */
 #include <sys/mman.h>
 
 #include "backend/cpu/isa/pointwise.h"
@@ -17,12 +17,14 @@ static bool may_write_code(void) {
   return may;
 }
 
-static lm_status load(void *nothing) {
+static lm_status load_onednn(void *nothing) {
   static const lm_plugin_family family = {"cpu", LM_VAR_BACKEND_PATH, "lm_onednn_plugin", "library"};
   void (*plugin)(lm_onednn_table *) = NULL;
+  char path[LM_PLUGIN_PATH];
   (void)nothing;
   if (!may_write_code()) return LM_OK;
-  NEED(lm_plugin_need(&family, "onednn", (void **)&plugin));
+  NEED(lm_plugin_load(&family, "onednn", (void **)&plugin, path));
+  if (!plugin) return LM_OK;
   onednn.f32 = lm_pointwise_loops_of(LM_F32);
   plugin(&onednn);
   return LM_OK;
@@ -30,7 +32,7 @@ static lm_status load(void *nothing) {
 
 static lm_status need_onednn(void) {
   static _Atomic bool loaded;
-  return lm_load_once(&loaded, load, NULL);
+  return lm_load_once(&loaded, load_onednn, NULL);
 }
 
 /* Asks the CPU first, which takes no library. Intel's vdpbf16ps does half the arithmetic of the float32 instructions in

@@ -80,7 +80,7 @@ static void update_chunk(void *context, int i, int64_t from, int64_t n, int64_t 
 lm_status lm_cpu_optim(const lm_optim_step *step) {
   updating u = {.step = step, .loops = LM_ISA_PICK(lm_optim_loops)->update[step->optimizer->family]};
   u.coefficients = (lm_optim_coefficients){.modes = step->modes, .f64 = *step->coefficients};
-  lm_optim_narrow(step->optimizer->family, &u.coefficients.f64, &u.coefficients.f32);
+  for (int k = 0; k < LM_OPTIM_COEFFICIENTS; k++) u.coefficients.f32.of[k] = (float)step->coefficients->of[k];
   for_each_chunk(step->n, step->param, 0.3, update_chunk, &u);
   return LM_OK;
 }

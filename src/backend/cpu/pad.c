@@ -77,8 +77,7 @@ static void make_rows(void *ctx, int64_t from, int64_t to) {
   lm_nontemporal_close(&w);
 }
 
-lm_status lm_cpu_pad_around(const void *args, lm_tensor *const *out) {
-  const lm_pad_around_args *a = args;
+lm_status lm_cpu_pad_around(const lm_pad_around_args *a, lm_tensor *const *out) {
   const lm_tensor *x = a->x;
   int padded = a->pad.n / 2, first_padded = x->ndim - padded, ndim = padded + 1;
   padding job = {.ndim = ndim, .item = lm_dtype_size((lm_dtype)x->dtype), .x = x, .y = out[0]};

@@ -47,7 +47,7 @@ static bool is_plain(const lm_pointwise *job, bool *repeated) {
   return true;
 }
 
-static bool holds(lm_dtype d, int64_t v) {
+static bool dtype_holds(lm_dtype d, int64_t v) {
   int64_t low, high;
   lm_dtype_integers(d, &low, &high);
   return low <= v && v <= high;
@@ -69,11 +69,11 @@ static lm_dtype narrow_type(const lm_pointwise *job) {
       !lm_pointwise_loops_of(type)->kernel[lm_pointwise_row(job->kernel)])
     return LM_I64;
   for (int i = 0; i < job->nin; i++) {
-    if (job->in[i]->dtype == LM_I64 && !holds(type, *(const int64_t *)job->in[i]->data)) return LM_I64;
+    if (job->in[i]->dtype == LM_I64 && !dtype_holds(type, *(const int64_t *)job->in[i]->data)) return LM_I64;
   }
   for (int i = 0; i < lm_ops[job->kernel].nnumber; i++) {
     double v = job->number[i];
-    if (!(v >= INT32_MIN && v <= INT32_MAX) || !holds(type, (int64_t)v)) return LM_I64;
+    if (!(v >= INT32_MIN && v <= INT32_MAX) || !dtype_holds(type, (int64_t)v)) return LM_I64;
   }
   return type;
 }
@@ -98,7 +98,7 @@ static const struct lm_half_loops *half_loops(const lm_pointwise *job) {
     if (!known) half = job->in[i]->dtype, known = true;
     if (job->in[i]->dtype != half) return NULL;
   }
-  if (half != LM_F16 && half != LM_BF16) return NULL;
+  if (!lm_dtype_is_half(half)) return NULL;
   const struct lm_half_loops *loops = half == LM_F16 ? LM_ISA_PICK(lm_half_F16) : LM_ISA_PICK(lm_half_BF16);
   return loops->kernel ? loops : NULL;
 }

@@ -56,7 +56,7 @@ static void axis_invert(lm_pooling_axis *axis) {
 }
 
 /* Estimates one thread's nanoseconds. */
-static double work_of(int64_t elements) { return (double)elements * 0.25; }
+static double pool_ns(int64_t elements) { return (double)elements * 0.25; }
 
 /* Sets job's planes and channels for image [N, C, H, W]. Contiguous images are planes of one channel each. */
 static void set_planes(lm_pooling_work *job, const lm_tensor *image) {
@@ -80,8 +80,8 @@ typedef struct windows {
 } windows;
 
 /* Pools the image src into dst, which has an element a window; with `backward` src has those and dst is the image. */
-static lm_status pool(lm_parallel_fn *loop, const lm_tensor *src, const lm_tensor *dst, int64_t *indices,
-                      const windows *w, bool backward, double work) {
+static lm_status pool_2d(lm_parallel_fn *loop, const lm_tensor *src, const lm_tensor *dst, int64_t *indices,
+                         const windows *w, bool backward, double work) {
   lm_pooling_work job = {.src = src->data, .dst = dst->data, .indices = indices, .blocks = 1};
   if (w->relu_of) job.relu_of = w->relu_of->data;
   lm_pooling_axis *axes[2] = {&job.y, &job.x};
@@ -104,27 +104,24 @@ static lm_status pool(lm_parallel_fn *loop, const lm_tensor *src, const lm_tenso
   return lm_parallel(job.planes * (backward ? job.y.in : job.y.out), work, row, loop, &job);
 }
 
-lm_status lm_cpu_max_pool2d(const void *args, lm_tensor *const *out) {
-  const lm_max_pool2d_args *a = args;
+lm_status lm_cpu_max_pool2d(const lm_max_pool2d_args *a, lm_tensor *const *out) {
   windows w = {a->kernel_size, a->stride, a->padding, a->dilation, false, LM_NO_INT, NULL};
-  return pool(LM_ISA_PICK(lm_pooling_loops)->max[a->x->dtype], a->x, out[0], out[1] ? (int64_t *)out[1]->data : NULL,
-              &w, false, work_of(out[0]->numel * a->kernel_size[0] * a->kernel_size[1]));
+  return pool_2d(LM_ISA_PICK(lm_pooling_loops)->max[a->x->dtype], a->x, out[0], out[1] ? (int64_t *)out[1]->data : NULL,
+                 &w, false, pool_ns(out[0]->numel * a->kernel_size[0] * a->kernel_size[1]));
 }
 
-lm_status lm_cpu_adaptive_max_pool2d(const void *args, lm_tensor *const *out) {
-  const lm_adaptive_max_pool2d_args *a = args;
-  return pool(LM_ISA_PICK(lm_pooling_loops)->max[a->x->dtype], a->x, out[0], (int64_t *)out[1]->data, &(windows){0},
-              false, work_of(a->x->numel + out[0]->numel));
+lm_status lm_cpu_adaptive_max_pool2d(const lm_adaptive_max_pool2d_args *a, lm_tensor *const *out) {
+  return pool_2d(LM_ISA_PICK(lm_pooling_loops)->max[a->x->dtype], a->x, out[0], (int64_t *)out[1]->data, &(windows){0},
+                 false, pool_ns(a->x->numel + out[0]->numel));
 }
 
-lm_status lm_cpu_max_pool2d_backward(const void *args, lm_tensor *const *out) {
-  const lm_max_pool2d_backward_args *a = args;
+lm_status lm_cpu_max_pool2d_backward(const lm_max_pool2d_backward_args *a, lm_tensor *const *out) {
   lm_tensor *dx = out[0];
   lm_pooling_work job = {.src = a->grad->data, .dst = dx->data, .indices = (int64_t *)a->indices->data, .blocks = 1};
   job.y.in = dx->size[2], job.y.out = a->grad->size[2];
   job.x.in = dx->size[3], job.x.out = a->grad->size[3];
   set_planes_of(&job, a->grad, dx);
-  double work = work_of(dx->numel + 4 * a->grad->numel);
+  double work = pool_ns(dx->numel + 4 * a->grad->numel);
   int threads = lm_threads_for(work);
   /* Few images: threads share their channels, in blocks of whole cache lines. */
   if (job.planes < threads && job.c >= 32) {
@@ -145,37 +142,33 @@ static lm_status pool_means(const lm_tensor *src, const lm_tensor *dst, const wi
   const struct lm_pooling_loops *loops = LM_ISA_PICK(lm_pooling_loops);
   const int64_t elements = !w->kernel ? (backward ? 2 : 1) * (src->numel + dst->numel)
                                       : dst->numel * (backward ? 2 : w->kernel[0] * w->kernel[1]);
-  return pool((backward ? loops->avg_back : loops->avg)[dst->dtype], src, dst, NULL, w, backward, work_of(elements));
+  return pool_2d((backward ? loops->avg_back : loops->avg)[dst->dtype], src, dst, NULL, w, backward, pool_ns(elements));
 }
 
-lm_status lm_cpu_avg_pool2d(const void *args, lm_tensor *const *out) {
-  const lm_avg_pool2d_args *a = args;
+lm_status lm_cpu_avg_pool2d(const lm_avg_pool2d_args *a, lm_tensor *const *out) {
   windows w = {a->kernel_size, a->stride, a->padding, NULL, a->count_include_pad, a->divisor_override, NULL};
   return pool_means(a->x, out[0], &w, false);
 }
 
-lm_status lm_cpu_avg_pool2d_backward(const void *args, lm_tensor *const *out) {
-  const lm_avg_pool2d_backward_args *a = args;
+lm_status lm_cpu_avg_pool2d_backward(const lm_avg_pool2d_backward_args *a, lm_tensor *const *out) {
   windows w = {a->kernel_size, a->stride, a->padding, NULL, a->count_include_pad, a->divisor_override, NULL};
   return pool_means(a->grad, out[0], &w, true);
 }
 
-lm_status lm_cpu_relu_avg_pool2d(const void *args, lm_tensor *const *out) {
-  const lm_relu_avg_pool2d_args *a = args;
+lm_status lm_cpu_relu_avg_pool2d(const lm_relu_avg_pool2d_args *a, lm_tensor *const *out) {
   windows w = {a->kernel_size, a->stride, a->padding, NULL, a->count_include_pad, a->divisor_override, a->x};
   return pool_means(a->x, out[0], &w, false);
 }
 
-lm_status lm_cpu_relu_avg_pool2d_backward(const void *args, lm_tensor *const *out) {
-  const lm_relu_avg_pool2d_backward_args *a = args;
+lm_status lm_cpu_relu_avg_pool2d_backward(const lm_relu_avg_pool2d_backward_args *a, lm_tensor *const *out) {
   windows w = {a->kernel_size, a->stride, a->padding, NULL, a->count_include_pad, a->divisor_override, a->x};
   return pool_means(a->grad, out[0], &w, true);
 }
 
-lm_status lm_cpu_adaptive_avg_pool2d(const void *args, lm_tensor *const *out) {
-  return pool_means(((const lm_adaptive_avg_pool2d_args *)args)->x, out[0], &(windows){0}, false);
+lm_status lm_cpu_adaptive_avg_pool2d(const lm_adaptive_avg_pool2d_args *a, lm_tensor *const *out) {
+  return pool_means(a->x, out[0], &(windows){0}, false);
 }
 
-lm_status lm_cpu_adaptive_avg_pool2d_backward(const void *args, lm_tensor *const *out) {
-  return pool_means(((const lm_adaptive_avg_pool2d_backward_args *)args)->grad, out[0], &(windows){0}, true);
+lm_status lm_cpu_adaptive_avg_pool2d_backward(const lm_adaptive_avg_pool2d_backward_args *a, lm_tensor *const *out) {
+  return pool_means(a->grad, out[0], &(windows){0}, true);
 }

@@ -29,7 +29,7 @@ static int64_t count_of(const sequence *s, int64_t t) {
   return t < 0 || t >= s->steps ? 0 : s->first[t + 1] - s->first[t];
 }
 static int64_t blocks_of(const sequence *s, int64_t units) { return lm_ceil_div(units, s->products->width); }
-static char *at(const lm_tensor *t, const sequence *s, int64_t element) { return t->data + element * s->each; }
+static char *seq_at(const lm_tensor *t, const sequence *s, int64_t element) { return t->data + element * s->each; }
 /* Returns the bytes of a packed matrix [depth, n], rounded up to the next part's alignment. */
 static size_t packed_bytes(const sequence *s, int64_t depth, int64_t n) {
   return (size_t)lm_round_up(depth * (blocks_of(s, n) * s->products->width) * s->each, 64);
@@ -122,14 +122,14 @@ static void pack_blocks(void *ctx, int64_t first, int64_t last) {
   int64_t width = s->products->width;
   for (int64_t b = first; b < last; b++) {
     for (int64_t g = 0; g < w->gates; g++) {
-      s->products->pack(panel_of(s, w, b, g), at(j->from, s, (g * w->units + b * width) * j->unit_step), j->depth_step,
-                        j->unit_step, w->depth, lm_min(width, w->units - b * width));
+      s->products->pack(panel_of(s, w, b, g), seq_at(j->from, s, (g * w->units + b * width) * j->unit_step),
+                        j->depth_step, j->unit_step, w->depth, lm_min(width, w->units - b * width));
     }
   }
 }
 
-static void pack(const sequence *s, const packed_weights *w, const lm_tensor *from, int64_t depth_step,
-                 int64_t unit_step) {
+static void pack_recurrent_weights(const sequence *s, const packed_weights *w, const lm_tensor *from,
+                                   int64_t depth_step, int64_t unit_step) {
   packing job = {s, w, from, depth_step, unit_step};
   lm_parallel(blocks_of(s, w->units), s->work, 0, pack_blocks, &job);
 }
@@ -207,14 +207,14 @@ static void forward_step(const sequence *s, const part *p, const forward_pass *w
   for (int k = 0; k < n; k++) {
     const segment *g = &list[k];
     int64_t row = s->first[t] + g->begin, rows = g->end - g->begin, before = g->before + g->begin;
-    const char *h = g->started ? at(w->y, s, before * s->width) : at(a->h0, s, g->begin * s->width);
-    char *y = at(w->y, s, row * s->width);
+    const char *h = g->started ? seq_at(w->y, s, before * s->width) : seq_at(a->h0, s, g->begin * s->width);
+    char *y = seq_at(w->y, s, row * s->width);
     lm_cell_rows c = {.rows = rows,
                       .first = p->unit,
                       .last = p->unit_end,
                       .hidden = s->hidden,
-                      .gates = at(a->gates, s, row * s->gates),
-                      .work = at(w->work, s, row * s->slots),
+                      .gates = seq_at(a->gates, s, row * s->gates),
+                      .work = seq_at(w->work, s, row * s->slots),
                       .bias = a->bias_hh ? a->bias_hh->data : NULL,
                       .state = h,
                       .out = a->weight_hr ? w->unprojected + g->begin * s->hidden * s->each : y,
@@ -223,7 +223,7 @@ static void forward_step(const sequence *s, const part *p, const forward_pass *w
                       .state_row = s->width,
                       .out_row = s->hidden};
     if (s->cell == LM_LSTM) {
-      c.state = g->started ? at(w->work, s, before * s->slots + s->gates) : at(a->c0, s, g->begin * s->hidden);
+      c.state = g->started ? seq_at(w->work, s, before * s->slots + s->gates) : seq_at(a->c0, s, g->begin * s->hidden);
       c.state_row = g->started ? s->slots : s->hidden;
     }
     if (s->packs) { multiply(s, &w->weight, p->block, p->block_end, h, s->width, rows, c.work, s->slots, false); }
@@ -250,13 +250,12 @@ static void copy_last(const sequence *s, const lm_tensor *from, int64_t from_row
   for (int64_t t = 0; t < s->steps; t++) {
     int64_t goes_on = count_of(s, s->reverse ? t - 1 : t + 1);
     for (int64_t r = goes_on; r < count_of(s, t); r++) {
-      memcpy(at(to, s, r * n), at(from, s, (s->first[t] + r) * from_row + offset), (size_t)(n * s->each));
+      memcpy(seq_at(to, s, r * n), seq_at(from, s, (s->first[t] + r) * from_row + offset), (size_t)(n * s->each));
     }
   }
 }
 
-lm_status lm_cpu_recurrent_layer(const void *args, lm_tensor *const *out) {
-  const lm_recurrent_layer_args *a = args;
+lm_status lm_cpu_recurrent_layer(const lm_recurrent_layer_args *a, lm_tensor *const *out) {
   sequence s = sequence_of(a->weight_hh, a->h0, out[3], a->batch_sizes, a->weight_hr, a->cell, a->reverse);
   const bool projects = a->weight_hr != NULL;
   LM_WORKSPACE(int64_t, first, s.steps + 1);
@@ -272,10 +271,10 @@ lm_status lm_cpu_recurrent_layer(const void *args, lm_tensor *const *out) {
                     .projection = {projection, s.hidden, 1, s.width},
                     .unprojected = unprojected};
   if (s.packs)
-    pack(&s, &w.weight, a->weight_hh, 1, s.width);
+    pack_recurrent_weights(&s, &w.weight, a->weight_hh, 1, s.width);
   else
     NEED(multiply_once(&s, a->h0->data, s.width, a->weight_hh, true, out[3]->data, s.gates, s.slots, false));
-  if (projects) pack(&s, &w.projection, a->weight_hr, 1, s.hidden);
+  if (projects) pack_recurrent_weights(&s, &w.projection, a->weight_hr, 1, s.hidden);
   run_rounds(&s, s.steps, forward_parts, &w, &w.round);
   copy_last(&s, out[0], s.width, 0, s.width, out[1]);
   if (s.cell == LM_LSTM) copy_last(&s, out[3], s.slots, s.gates, s.hidden, out[2]);
@@ -297,10 +296,10 @@ typedef struct backward_pass {
 static void backward_projection(const sequence *s, const backward_pass *w, const segment *g, int64_t row) {
   const lm_tensor *grad = w->a->grad_y;
   int64_t rows = g->end - g->begin, n = rows * s->width;
-  char *sum = at(w->dprojected, s, row * s->width);
-  memcpy(sum, at(w->dh, s, g->begin * s->width), (size_t)(n * s->each));
+  char *sum = seq_at(w->dprojected, s, row * s->width);
+  memcpy(sum, seq_at(w->dh, s, g->begin * s->width), (size_t)(n * s->each));
   if (grad) {
-    const char *more = at(grad, s, row * s->width);
+    const char *more = seq_at(grad, s, row * s->width);
     for (int64_t i = 0; i < n; i++) {
       if (s->dtype == LM_F64)
         ((double *)sum)[i] += ((const double *)more)[i];
@@ -319,9 +318,9 @@ static void backward_gates(const sequence *s, const part *p, const backward_pass
   for (int k = 0; k < n; k++) {
     const segment *g = &list[k];
     int64_t row = s->first[t] + g->begin, before = g->before + g->begin;
-    const char *h = g->started ? at(a->y, s, before * s->width) : at(a->h0, s, g->begin * s->width);
+    const char *h = g->started ? seq_at(a->y, s, before * s->width) : seq_at(a->h0, s, g->begin * s->width);
     if (p->block == 0) {
-      memcpy(at(w->before, s, row * s->width), h, (size_t)((g->end - g->begin) * s->width * s->each));
+      memcpy(seq_at(w->before, s, row * s->width), h, (size_t)((g->end - g->begin) * s->width * s->each));
     }
     if (a->weight_hr) backward_projection(s, w, g, row);
     lm_cell_back c = {
@@ -329,14 +328,14 @@ static void backward_gates(const sequence *s, const part *p, const backward_pass
         .first = p->unit,
         .last = p->unit_end,
         .hidden = s->hidden,
-        .work = at(a->work, s, row * s->slots),
+        .work = seq_at(a->work, s, row * s->slots),
         .state = h,
-        .grad = a->grad_y && !a->weight_hr ? at(a->grad_y, s, row * s->width) : NULL,
-        .carry = a->weight_hr ? w->dout + g->begin * s->hidden * s->each : at(w->dh, s, g->begin * s->width),
-        .cells = s->cell == LM_LSTM ? at(w->dc, s, g->begin * s->hidden) : NULL,
-        .dgates = at(w->dgates, s, row * s->gates),
-        .dproducts = s->cell == LM_GRU ? at(w->dproducts, s, row * s->gates) : NULL,
-        .out = a->weight_hr ? at(w->unprojected, s, row * s->hidden) : NULL,
+        .grad = a->grad_y && !a->weight_hr ? seq_at(a->grad_y, s, row * s->width) : NULL,
+        .carry = a->weight_hr ? w->dout + g->begin * s->hidden * s->each : seq_at(w->dh, s, g->begin * s->width),
+        .cells = s->cell == LM_LSTM ? seq_at(w->dc, s, g->begin * s->hidden) : NULL,
+        .dgates = seq_at(w->dgates, s, row * s->gates),
+        .dproducts = s->cell == LM_GRU ? seq_at(w->dproducts, s, row * s->gates) : NULL,
+        .out = a->weight_hr ? seq_at(w->unprojected, s, row * s->hidden) : NULL,
         .work_row = s->slots,
         .state_row = s->width,
         .grad_row = s->width,
@@ -344,7 +343,7 @@ static void backward_gates(const sequence *s, const part *p, const backward_pass
         .dgates_row = s->gates,
         .out_row = s->hidden};
     if (s->cell == LM_LSTM) {
-      c.state = g->started ? at(a->work, s, before * s->slots + s->gates) : at(a->c0, s, g->begin * s->hidden);
+      c.state = g->started ? seq_at(a->work, s, before * s->slots + s->gates) : seq_at(a->c0, s, g->begin * s->hidden);
       c.state_row = g->started ? s->slots : s->hidden;
     }
     s->loops->backward[s->cell](&c);
@@ -357,8 +356,8 @@ static void backward_state(const sequence *s, const part *p, const backward_pass
   if (p->row >= end) return;
   bool whole = s->width != s->hidden; /* a projection, whose rows threads divide */
   multiply(s, &w->weight, p->block, whole ? blocks_of(s, s->width) : p->block_end,
-           at(s->cell == LM_GRU ? w->dproducts : w->dgates, s, row * s->gates), s->gates, end - p->row,
-           at(w->dh, s, p->row * s->width), s->width, s->cell == LM_GRU);
+           seq_at(s->cell == LM_GRU ? w->dproducts : w->dgates, s, row * s->gates), s->gates, end - p->row,
+           seq_at(w->dh, s, p->row * s->width), s->width, s->cell == LM_GRU);
 }
 
 static void backward_parts(void *ctx, int64_t first, int64_t last) {
@@ -375,7 +374,7 @@ static void backward_parts(void *ctx, int64_t first, int64_t last) {
   }
 }
 
-/* Copies a gradient to `to`, or clears that without one. */
+/* Copies a gradient to `to`; fills `to` with zeros if grad is NULL. */
 static void copy_or_clear(const lm_tensor *grad, lm_tensor *to) {
   if (grad)
     memcpy(to->data, grad->data, lm_nbytes(to));
@@ -385,8 +384,7 @@ static void copy_or_clear(const lm_tensor *grad, lm_tensor *to) {
 
 /* Writes to out: gradients of gates, h0, c0 (or [0]); of GRU's products, or of weight_hr's results (or [0]); h before
  * each row's step; and weight_hr's inputs (or [0]). */
-lm_status lm_cpu_recurrent_layer_backward(const void *args, lm_tensor *const *out) {
-  const lm_recurrent_layer_backward_args *a = args;
+lm_status lm_cpu_recurrent_layer_backward(const lm_recurrent_layer_backward_args *a, lm_tensor *const *out) {
   sequence s = sequence_of(a->weight_hh, a->h0, a->work, a->batch_sizes, a->weight_hr, a->cell, a->reverse);
   const bool projects = a->weight_hr != NULL;
   LM_WORKSPACE(int64_t, first, s.steps + 1);
@@ -408,8 +406,8 @@ lm_status lm_cpu_recurrent_layer_backward(const void *args, lm_tensor *const *ou
                      .dout = dout};
   copy_or_clear(a->grad_h, out[1]);
   copy_or_clear(s.cell == LM_LSTM ? a->grad_c : NULL, out[2]);
-  if (s.packs) pack(&s, &w.weight, a->weight_hh, s.width, 1);
-  if (projects) pack(&s, &w.projection, a->weight_hr, s.hidden, 1);
+  if (s.packs) pack_recurrent_weights(&s, &w.weight, a->weight_hh, s.width, 1);
+  if (projects) pack_recurrent_weights(&s, &w.projection, a->weight_hr, s.hidden, 1);
   run_rounds(&s, s.steps + 1, backward_parts, &w, &w.round);
   if (s.packs || s.steps == 0) return LM_OK;
   const lm_tensor *d = s.cell == LM_GRU ? out[3] : out[0];

@@ -171,7 +171,7 @@ static void all_parts(const lm_reduce_plan *p, lm_reduce_kind fold, const lm_tot
   for (int64_t part = 1; part < p->parts; part++) p->folds->merge(fold, scratch, scratch + part * kept, kept);
 }
 
-static lm_status in_parts(const reduction *r) {
+static lm_status reduce_in_parts(const reduction *r) {
   const lm_reduce_plan *p = &r->plan;
   int64_t kept = p->kept_count;
   LM_WORKSPACE(lm_total, scratch, kept * p->parts);
@@ -271,8 +271,7 @@ static void whole_units(void *ctx, int64_t first, int64_t last) {
   for (int64_t unit = first; unit < last; unit++) whole_unit(ctx, unit);
 }
 
-lm_status lm_cpu_reduce(const void *args, lm_tensor *const *out) {
-  const lm_reduce_args *a = args;
+lm_status lm_cpu_reduce(const lm_reduce_args *a, lm_tensor *const *out) {
   bool reduced[LM_MAX_DIMS] = {false};
   for (int i = 0; i < a->dim.n; i++) reduced[a->dim.v[i]] = true;
   reduction r = {.out = out[0], .by = method_of(a), .p = {.f = a->parameter}};
@@ -286,6 +285,6 @@ lm_status lm_cpu_reduce(const void *args, lm_tensor *const *out) {
     lm_reduce_plan_compute(&r.wide, LM_F64);
   }
   if (r.plan.kept_count == 0) return LM_OK;
-  if (r.plan.parts > 1) return in_parts(&r);
+  if (r.plan.parts > 1) return reduce_in_parts(&r);
   return lm_parallel(r.plan.units, lm_reduce_work(&r.plan), 0, whole_units, &r);
 }

@@ -38,12 +38,12 @@ static lm_status draw_each(const void *args, lm_generator *generator, lm_tensor 
   return lm_parallel(n, (double)n * 50, 0, fn, &job);
 }
 
-lm_status lm_cpu_poisson(const void *args, lm_tensor *const *out) {
-  return draw_each(args, ((const lm_poisson_args *)args)->generator, out[0], draw_poisson);
+lm_status lm_cpu_poisson(const lm_poisson_args *a, lm_tensor *const *out) {
+  return draw_each(a, a->generator, out[0], draw_poisson);
 }
 
-lm_status lm_cpu_binomial(const void *args, lm_tensor *const *out) {
-  return draw_each(args, ((const lm_binomial_args *)args)->generator, out[0], draw_binomial);
+lm_status lm_cpu_binomial(const lm_binomial_args *a, lm_tensor *const *out) {
+  return draw_each(a, a->generator, out[0], draw_binomial);
 }
 
 /* Returns the index of the first of n rising sums that is above x, or of the last one if rounding left none. */
@@ -94,7 +94,7 @@ static void sum_parts(void *ctx, int64_t first, int64_t last) {
 
 /* Returns the index of the first of m weights from element `from` on up to which the sum is above `at`, or of the last
  * weight above 0 if rounding left none. */
-static int64_t walk(const lm_tensor *x, int64_t from, int64_t m, double at) {
+static int64_t walk_weights(const lm_tensor *x, int64_t from, int64_t m, double at) {
   double sum = 0;
   int64_t last = 0;
   for (int64_t j = 0; j < m; j++) {
@@ -113,13 +113,12 @@ static void draw_samples(void *ctx, int64_t first, int64_t last) {
     double at = j->end[j->parts - 1] * lm_uniform_f64(lm_philox_u64(block, (int)(i % 2)));
     int64_t part = first_above(j->end, j->parts, at), from = part * PART, m = j->n - from < PART ? j->n - from : PART;
     if (part > 0) at -= j->end[part - 1];
-    j->indices[i] = from + walk(j->a->x, j->row * j->n + from, m, at) + 1;
+    j->indices[i] = from + walk_weights(j->a->x, j->row * j->n + from, m, at) + 1;
   }
 }
 
 /* Draws k indices by the weights of each row: x [rows, n] -> indices [rows, k]. */
-lm_status lm_cpu_multinomial(const void *args, lm_tensor *const *out) {
-  const lm_multinomial_args *a = args;
+lm_status lm_cpu_multinomial(const lm_multinomial_args *a, lm_tensor *const *out) {
   int64_t rows = a->x->size[0], n = a->x->size[1], k = a->num_samples, parts = (n + PART - 1) / PART;
   weighing job = {.a = a, .n = n, .parts = parts, .indices = (int64_t *)out[0]->data};
   job.draw = lm_generator_take(a->generator, out[0]->device, ((uint64_t)(rows * k) + 1) / 2);

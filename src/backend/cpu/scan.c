@@ -153,8 +153,7 @@ static lm_status scan_parts(const scan *s, int64_t parts, double work) {
   return lm_parallel(tasks, work, sizeof(run), scan_tasks, &job);
 }
 
-lm_status lm_cpu_scan(const void *args, lm_tensor *const *out) {
-  const lm_scan_args *a = args;
+lm_status lm_cpu_scan(const lm_scan_args *a, lm_tensor *const *out) {
   const lm_tensor *x = a->x;
   const lm_scan_kind kind = (lm_scan_kind)a->kind;
   const int64_t dim = a->dim;

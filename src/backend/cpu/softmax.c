@@ -77,8 +77,7 @@ static void run_softmax_units(void *ctx, int64_t first, int64_t last) {
   for (int64_t unit = first; unit < last; unit++) run_unit(ctx, unit, lm_scratch());
 }
 
-lm_status lm_cpu_softmax_along(const void *args, lm_tensor *const *outs) {
-  const lm_softmax_along_args *a = args;
+lm_status lm_cpu_softmax_along(const lm_softmax_along_args *a, lm_tensor *const *outs) {
   const lm_tensor *x = a->x, *y = a->y;
   const int64_t dim = a->dim;
   LM_OWNED *beside_x = NULL, *dense_y = NULL;

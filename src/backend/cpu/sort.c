@@ -34,7 +34,7 @@ typedef struct line_job {
   lm_dims lines; /* lines' offsets: side 0 in x, side 1 in the results */
 } line_job;
 
-static line_job job_of(const lm_tensor *x, int64_t dim, int64_t k, bool largest, lm_tensor *const *out) {
+static line_job describe_sorted_lines(const lm_tensor *x, int64_t dim, int64_t k, bool largest, lm_tensor *const *out) {
   lm_dtype dtype = x->dtype;
   bool wide = lm_sort_is_wide(dtype);
   const uint64_t all = wide ? UINT64_MAX : UINT32_MAX, flip = largest ? all : 0;
@@ -56,7 +56,7 @@ static line_job job_of(const lm_tensor *x, int64_t dim, int64_t k, bool largest,
   bool others[LM_MAX_DIMS];
   for (int d = 0; d < x->ndim; d++) others[d] = d != dim;
   job.lines = lm_dims_of(x->ndim, x->size, others, 2, (const int64_t *[]){x->stride, out[0]->stride}, false);
-  job.count = lm_dims_count(&job.lines);
+  job.count = lm_dims_numel(&job.lines);
   return job;
 }
 
@@ -203,16 +203,14 @@ static lm_status run_lines(const line_job *job, way how) {
   return LM_OK;
 }
 
-lm_status lm_cpu_topk(const void *args, lm_tensor *const *out) {
-  const lm_topk_args *a = args;
+lm_status lm_cpu_topk(const lm_topk_args *a, lm_tensor *const *out) {
   if (a->k == 0) return LM_OK;
-  line_job job = job_of(a->x, a->dim, a->k, a->largest, out);
+  line_job job = describe_sorted_lines(a->x, a->dim, a->k, a->largest, out);
   return run_lines(&job, a->k > a->x->size[a->dim] / 4 ? SORT : BEST);
 }
 
-lm_status lm_cpu_kth_along(const void *args, lm_tensor *const *out) {
-  const lm_kth_along_args *a = args;
-  line_job job = job_of(a->x, a->dim, a->k, false, out);
+lm_status lm_cpu_kth_along(const lm_kth_along_args *a, lm_tensor *const *out) {
+  line_job job = describe_sorted_lines(a->x, a->dim, a->k, false, out);
   return run_lines(&job, SELECT);
 }
 
@@ -279,8 +277,7 @@ static void search_tasks(void *ctx, int64_t begin, int64_t end) {
   }
 }
 
-lm_status lm_cpu_searchsorted(const void *args, lm_tensor *const *out) {
-  const lm_searchsorted_args *a = args;
+lm_status lm_cpu_searchsorted(const lm_searchsorted_args *a, lm_tensor *const *out) {
   int64_t count = out[0]->numel, each = a->sorted_sequence->ndim == 1 ? count : a->x->size[a->x->ndim - 1];
   searching job = {a, out[0], each, (each + SEARCHED - 1) / SEARCHED};
   return lm_parallel(each == 0 ? 0 : count / each * job.cuts, (double)count * 20, 0, search_tasks, &job);

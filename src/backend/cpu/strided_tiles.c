@@ -80,7 +80,7 @@ static void merge_dims(lm_tiles *t) {
   for (int i = -1; i < t->nin; i++) memcpy(operand(t, i)->stride, dims.stride[i + 1], sizeof t->out.stride);
 }
 
-static void describe(lm_operand *o, const lm_tiles *t) {
+static void classify_strides(lm_operand *o, const lm_tiles *t) {
   o->bytes = lm_dtype_size(o->dtype);
   o->linear = o->scalar = true;
   int64_t expected = 1;
@@ -162,7 +162,7 @@ static void make_plan(plan *p, lm_tiles *t) {
   bool repeats = last > 0 && t->size[last] < LONG_ROW;
   for (int i = -1; i < t->nin; i++) {
     lm_operand *o = operand(t, i);
-    describe(o, t);
+    classify_strides(o, t);
     o->copies = NULL;
     if (t->halves && i >= 0 && o->scalar) {
       p->numbers.repeated |= 1u << i;
@@ -224,7 +224,7 @@ typedef struct cursor {
   int64_t index[LM_MAX_DIMS];
 } cursor;
 
-static cursor seek(const lm_tiles *t, int64_t element) {
+static cursor seek_tile(const lm_tiles *t, int64_t element) {
   cursor c;
   for (int d = t->ndim - 1; d >= 0; d--) {
     c.index[d] = element % t->size[d];
@@ -234,7 +234,7 @@ static cursor seek(const lm_tiles *t, int64_t element) {
 }
 
 /* Advances c by n elements, without a division if they end within a row. */
-static void advance(const lm_tiles *t, cursor *c, int64_t n) {
+static void advance_cursor(const lm_tiles *t, cursor *c, int64_t n) {
   for (int d = t->ndim - 1; d >= 0; d--) {
     c->index[d] += n;
     if (c->index[d] < t->size[d]) return;
@@ -363,7 +363,7 @@ static const char *next_repeated(const plan *p, const lm_operand *o, repeated_wa
   return result;
 }
 
-/* Copies a period of a repeating input and `more` elements after it. Leaves o->copies NULL if memory is short. */
+/* Copies a broadcast input's period and `more` elements of the next, so no read wraps; nothing without memory. */
 static void make_copies(const plan *p, lm_operand *o, int64_t more) {
   const int64_t bytes = o->period * (int64_t)p->num, all = bytes + more * (int64_t)p->num;
   o->copies = lm_malloc((size_t)all);
@@ -427,7 +427,7 @@ static void run_rows(const plan *p, int64_t begin, int64_t end) {
   const int last = t->ndim - 1;
   const int64_t width = t->size[last];
   LM_LARGE(buffers, b, 1);
-  cursor c = seek(t, begin);
+  cursor c = seek_tile(t, begin);
   const char *in[LM_POINTWISE_MAX_IN] = {NULL}, *filled[LM_POINTWISE_MAX_IN] = {NULL};
   bool steps[LM_POINTWISE_MAX_IN];
   int64_t max_chunk = p->streams ? p->tile : 1 << 20;
@@ -447,19 +447,19 @@ static void run_rows(const plan *p, int64_t begin, int64_t end) {
       filled[k] = at;
     }
     run_row(p, element_at(t, &t->out, &c), in, steps, n, max_chunk, b->out);
-    advance(t, &c, n);
+    advance_cursor(t, &c, n);
   }
 }
 
 static void run_tiles(const plan *p, int64_t begin, int64_t end) {
   const lm_tiles *t = p->t;
   LM_LARGE(buffers, b, 1);
-  cursor c = seek(t, begin);
+  cursor c = seek_tile(t, begin);
   repeated_walk repeated[LM_POINTWISE_MAX_IN];
   for (int k = 0; k < t->nin; k++) {
     if (t->in[k].repeated) repeated_seek(t, &t->in[k], &c, &repeated[k]);
   }
-  for (int64_t i = begin; i < end; i += p->tile, advance(t, &c, p->tile)) {
+  for (int64_t i = begin; i < end; i += p->tile, advance_cursor(t, &c, p->tile)) {
     int n = end - i < p->tile ? (int)(end - i) : p->tile;
     bool whole = n % LM_LANES == 0;
     const void *in[LM_POINTWISE_MAX_IN];
@@ -519,7 +519,7 @@ static void run_tiles(const plan *p, int64_t begin, int64_t end) {
 }
 
 /* Prefetches `bytes` from `at` on: the next block's pieces are too short for the hardware to predict. */
-static void fetch(const char *at, int64_t bytes) {
+static void prefetch_block(const char *at, int64_t bytes) {
   for (int64_t i = 0; i < bytes; i += 64) __builtin_prefetch(at + i);
 }
 
@@ -540,7 +540,7 @@ static void load_block(const plan *p, const lm_operand *o, const char *at, int r
     return;
   }
   for (int i = 0; i < rows; i++, at += down * (int64_t)o->bytes, tile += (size_t)cols * p->num) {
-    fetch(at + p->block_rows * down * (int64_t)o->bytes, cols * (int64_t)o->bytes);
+    prefetch_block(at + p->block_rows * down * (int64_t)o->bytes, cols * (int64_t)o->bytes);
     p->loops->load[o->dtype](tile, at, across, cols);
   }
 }
@@ -581,14 +581,14 @@ static void run_blocks(const plan *p, int64_t begin, int64_t end) {
         lm_nontemporal_copy(to, out, (size_t)cols * p->num);
         continue;
       }
-      fetch(to + p->block_rows * down, cols * (int64_t)t->out.bytes);
+      prefetch_block(to + p->block_rows * down, cols * (int64_t)t->out.bytes);
       p->loops->store[t->out.dtype](to, t->out.stride[last], out, cols);
     }
   }
 }
 
 /* Fills a dense result with one value, by the loop that fills a tile. */
-static void fill(const plan *p, int64_t begin, int64_t end) {
+static void fill_tiles(const plan *p, int64_t begin, int64_t end) {
   enum { RUN = 1 << 20 };
   const lm_tiles *t = p->t;
   for (int64_t i = begin; i < end; i += RUN) {
@@ -607,7 +607,7 @@ static void run_share(void *ctx, int64_t first, int64_t last) {
   int64_t begin = first * p->tile, end = last * p->tile < p->numel ? last * p->tile : p->numel;
   if (begin >= end) return;
   if (p->fills) {
-    fill(p, begin, end);
+    fill_tiles(p, begin, end);
   } else if (p->direct) {
     run_rows(p, begin, end);
   } else {

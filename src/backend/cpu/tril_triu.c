@@ -25,8 +25,7 @@ static void copy_lines(void *ctx, int64_t first, int64_t last) {
   }
 }
 
-lm_status lm_cpu_triangle(const void *args, lm_tensor *const *out) {
-  const lm_triangle_args *a = args;
+lm_status lm_cpu_triangle(const lm_triangle_args *a, lm_tensor *const *out) {
   double bytes = (double)lm_nbytes(a->x);
   return lm_parallel(a->x->numel / a->x->size[a->x->ndim - 1], bytes / 16, 0, copy_lines, &(triangle_job){a, out[0]});
 }

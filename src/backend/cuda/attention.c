@@ -30,7 +30,7 @@ static bool all_packed(int n, const lm_tensor *const *t) {
 static uint32_t threshold_of(double p) { return (uint32_t)ceil(p * 0x1p24); }
 static double keep_scale_of(double p) { return p < 1 ? 1 / (1 - p) : 0; }
 
-static lm_attention_job job_of(const lm_attention_args *a, const lm_tensor *out, const lm_tensor *log_sum) {
+static lm_attention_job describe_attention(const lm_attention_args *a, const lm_tensor *out, const lm_tensor *log_sum) {
   const lm_tensor *query = a->query, *key = a->key, *value = a->value, *mask = a->attn_mask;
   lm_attention_job job = {
       .dtype = query->dtype,
@@ -186,17 +186,15 @@ static lm_status draws(const call *c, bool *out) {
 
 /* Finds a plan for the key and stores it; computes the result with the plan, if there is one. */
 static lm_status find_plan(call *c, lm_cudnn_attention_found *found) {
-  lm_status status;
   int mode;
   lm_cudnn_search s;
   lm_cudnn_target target = {.handle = c->cudnn->handle};
-  TRY(lm_cuda_relax(&mode)); /* engines are compiled and loaded by this call */
-  status = lm_cudnn_choose(&s, lm_cudnn_attention_search(&target, &c->key, &s), &c->run, false, &found->plan);
+  NEED(lm_cuda_relax(&mode)); /* engines are compiled and loaded by this call */
+  lm_status status = lm_cudnn_choose(&s, lm_cudnn_attention_search(&target, &c->key, &s), &c->run, false, &found->plan);
   lm_cuda_unrelax(mode);
-  if (status != LM_OK) goto done;
+  if (status != LM_OK) return status;
   log_plan(found);
   found->searched = true;
-done:
   return status;
 }
 
@@ -249,21 +247,19 @@ static lm_status by_cudnn(lm_cuda_frame *f, const lm_attention_job *job, double 
 
 /* ---- ops */
 
-lm_status lm_cuda_attention(const void *args, lm_tensor *const *out, lm_cuda_frame *f) {
-  const lm_attention_args *a = args;
+lm_status lm_cuda_attention(const lm_attention_args *a, lm_tensor *const *out, lm_cuda_frame *f) {
   bool done_ = false;
-  lm_attention_job job = job_of(a, out[0], out[1]);
+  lm_attention_job job = describe_attention(a, out[0], out[1]);
   if (is_for_cudnn(a, &job, false)) NEED(by_cudnn(f, &job, a->dropout_p, false, &done_));
   if (!done_) NEED(LAUNCH("lm_attention_forward", lm_k_attention(&job, f->stream)));
   return LM_OK;
 }
 
-lm_status lm_cuda_attention_backward(const void *args, lm_tensor *const *out, lm_cuda_frame *f) {
-  const lm_attention_backward_args *a = args;
+lm_status lm_cuda_attention_backward(const lm_attention_backward_args *a, lm_tensor *const *out, lm_cuda_frame *f) {
   const lm_attention_args forward = {a->query, a->key,       a->value, a->attn_mask, a->is_causal,
                                      a->scale, a->dropout_p, a->draw,  a->fused};
   bool done_ = false;
-  lm_attention_job job = job_of(&forward, a->out, a->log_sum);
+  lm_attention_job job = describe_attention(&forward, a->out, a->log_sum);
   job.in_packs = job.in_packs && all_packed(4, (const lm_tensor *[]){a->grad, out[0], out[1], out[2]});
   job.grad = side_of(a->grad);
   job.dquery = side_of(out[0]);
@@ -275,15 +271,13 @@ lm_status lm_cuda_attention_backward(const void *args, lm_tensor *const *out, lm
   return LM_OK;
 }
 
-lm_status lm_cuda_attention_draw(const void *args, lm_tensor *const *out, lm_cuda_frame *f) {
-  const lm_attention_draw_args *a = args;
+lm_status lm_cuda_attention_draw(const lm_attention_draw_args *a, lm_tensor *const *out, lm_cuda_frame *f) {
   const lm_draw taken = lm_attention_take(a->query, a->key);
   return LAUNCH("lm_attention_draw_put", lm_k_attention_draw((uint64_t *)out[0]->data, taken.seed, taken.offset,
                                                              lm_generator_extra(), f->stream));
 }
 
-lm_status lm_cuda_dropout_by_draw(const void *args, lm_tensor *const *out, lm_cuda_frame *f) {
-  const lm_dropout_by_draw_args *a = args;
+lm_status lm_cuda_dropout_by_draw(const lm_dropout_by_draw_args *a, lm_tensor *const *out, lm_cuda_frame *f) {
   return LAUNCH("lm_dropout_drawn", lm_k_dropout_by_draw(a->x->dtype, a->x->data, out[0]->data, a->x->numel,
                                                          (const uint64_t *)a->draw->data, threshold_of(a->p),
                                                          keep_scale_of(a->p), f->stream));

@@ -1,9 +1,12 @@
 /* Defines the CUDA backend's table, which the core loads when a CUDA device is first named. */
 #include "backend/cuda/cuda.h"
 
-#define X(name)                                                          \
-  static lm_status run_##name(const void *args, lm_tensor *const *out) { \
-    return lm_cuda_run(lm_cuda_##name, out[0]->device, args, out);       \
+#define X(name)                                                                             \
+  static lm_status slot_##name(const void *args, lm_tensor *const *out, lm_cuda_frame *f) { \
+    return lm_cuda_##name(args, out, f);                                                    \
+  }                                                                                         \
+  static lm_status run_##name(const void *args, lm_tensor *const *out) {                    \
+    return lm_cuda_run(slot_##name, out[0]->device, args, out);                             \
   }
 LM_CUDA_KERNELS(X)
 #undef X

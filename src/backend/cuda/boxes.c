@@ -3,8 +3,7 @@
 
 #include "backend/cuda/cuda.h"
 
-lm_status lm_cuda_roi_pool(const void *args, lm_tensor *const *out, lm_cuda_frame *f) {
-  const lm_roi_pool_args *a = args;
+lm_status lm_cuda_roi_pool(const lm_roi_pool_args *a, lm_tensor *const *out, lm_cuda_frame *f) {
   lm_roi_job job = {.dtype = a->x->dtype,
                     .bad_kind = LM_BAD_INDEX,
                     .n = a->x->size[0],
@@ -23,9 +22,8 @@ lm_status lm_cuda_roi_pool(const void *args, lm_tensor *const *out, lm_cuda_fram
   return LAUNCH("roi_pool", lm_k_roi_pool(&job, f->stream));
 }
 
-lm_status lm_cuda_nms_sorted(const void *args, lm_tensor *const *out, lm_cuda_frame *f) {
+lm_status lm_cuda_nms_sorted(const lm_nms_sorted_args *a, lm_tensor *const *out, lm_cuda_frame *f) {
   enum { WORD = 64, MOST = 1 << 20 }; /* WORD: boxes in a word of bits; MOST: words at a time, 8 MB */
-  const lm_nms_sorted_args *a = args;
   int64_t n = a->boxes->size[0], words = lm_ceil_div(n, WORD), most = words > 0 ? MOST / words / WORD : 0;
   int64_t rows = WORD * (most < 1 ? 1 : most < words ? most : words);
   void *gone;

@@ -59,8 +59,7 @@ static lm_status join_parts(void *stream, const lm_list *list, int dim, lm_tenso
   return LM_OK;
 }
 
-lm_status lm_cuda_cat(const void *args, lm_tensor *const *out, lm_cuda_frame *f) {
-  const lm_cat_args *a = args;
+lm_status lm_cuda_cat(const lm_cat_args *a, lm_tensor *const *out, lm_cuda_frame *f) {
   lm_tensor *result = out[0];
   bool channels_last = !lm_is_contiguous(result), blocks = true;
   for (int i = 0; i < a->tensors.n; i++) {

@@ -14,7 +14,7 @@
 
 /* ---- our own kernels */
 
-static lm_status by_sums(const lm_conv_call *o, void *stream) {
+static lm_status launch_conv_sums(const lm_conv_call *o, void *stream) {
   lm_conv_sums job = {.dtype = o->t[0]->dtype,
                       .shape = o->shape,
                       .x = o->t[0]->data,
@@ -67,16 +67,15 @@ static lm_status search_plans(call *c, const lm_cudnn_key *key, lm_cudnn_plan *b
 
 /* Finds a plan for the key and stores it; computes the result with the plan, except a bias added apart. */
 static lm_status find_plan(call *c, const lm_cudnn_key *key, const lm_cudnn_found **out) {
-  lm_status status;
-  lm_cudnn_found *found = lm_calloc(1, sizeof *found);
+  LM_FREED lm_cudnn_found *found = lm_calloc(1, sizeof *found);
   if (!found) return LM_E_OOM;
   found->key = *key;
-  TRY(search_plans(c, key, &found->plan));
+  NEED(search_plans(c, key, &found->plan));
   if (key->bias && !found->plan.plan) {
     lm_cudnn_key bare = *key;
     bare.bias = 0;
     found->bias_apart = true;
-    TRY(search_plans(c, &bare, &found->plan));
+    NEED(search_plans(c, &bare, &found->plan));
   }
   if (lm_log_on(LM_LOG_OP))
     lm_log(LM_LOG_OP, "cuDNN: %s for x %s, weight %s, %s%s", found->plan.plan ? "a plan" : "no plan",
@@ -85,9 +84,7 @@ static lm_status find_plan(call *c, const lm_cudnn_key *key, const lm_cudnn_foun
   lm_cache_put(&c->cudnn->plans, &found->head, sizeof *key);
   *out = found;
   found = NULL;
-done:
-  lm_free(found);
-  return status;
+  return LM_OK;
 }
 
 /* Adds bias along the channels of y. */
@@ -104,7 +101,7 @@ static lm_status add_bias(lm_tensor *y, lm_tensor *bias) {
 }
 
 /* Computes a pass by cuDNN in one layout; *done_ is false if cuDNN has no plan for it. */
-static lm_status by_cudnn(lm_cuda_frame *f, lm_cudnn *cudnn, const lm_conv_call *o, bool channels_last, bool *done_) {
+static lm_status run_cudnn(lm_cuda_frame *f, lm_cudnn *cudnn, const lm_conv_call *o, bool channels_last, bool *done_) {
   int written = lm_conv_result(o->pass);
   lm_tensor *result = o->t[written];
   call c = {.run = {result->device, execute_conv}, .cudnn = cudnn, .bias = o->bias};
@@ -151,14 +148,14 @@ static lm_status convolve_op(lm_cuda_frame *f, lm_op_id op, const void *args, lm
     bool first = !lm_cuda_conv_contiguous(out[0]->dtype);
     lm_cudnn *cudnn;
     NEED(lm_cudnn_take(f, &cudnn));
-    NEED(by_cudnn(f, cudnn, &o, first, &done_));
-    if (!done_) NEED(by_cudnn(f, cudnn, &o, !first, &done_));
+    NEED(run_cudnn(f, cudnn, &o, first, &done_));
+    if (!done_) NEED(run_cudnn(f, cudnn, &o, !first, &done_));
   }
-  return done_ ? LM_OK : by_sums(&o, f->stream);
+  return done_ ? LM_OK : launch_conv_sums(&o, f->stream);
 }
 
-#define X(name)                                                                         \
-  lm_status lm_cuda_##name(const void *args, lm_tensor *const *out, lm_cuda_frame *f) { \
-    return convolve_op(f, LM_OP_##name, args, out);                                     \
+#define X(name)                                                                                  \
+  lm_status lm_cuda_##name(const lm_##name##_args *a, lm_tensor *const *out, lm_cuda_frame *f) { \
+    return convolve_op(f, LM_OP_##name, a, out);                                                 \
   }
 X(conv2d) X(conv2d_input) X(conv2d_weight)

@@ -1,29 +1,21 @@
 /* Copies between layouts and dtypes of one device. */
 #include "copy.h"
 
-#include <string.h>
-
 #include "backend/cuda/strided.h"
-
-/* Returns true if both are dense with the same order of dims in memory, so that copying bytes suffices. */
-static bool same_layout(const lm_tensor *a, const lm_tensor *b) {
-  if (lm_is_contiguous(a)) return lm_is_contiguous(b);
-  return memcmp(a->stride, b->stride, (size_t)a->ndim * sizeof *a->stride) == 0 && lm_is_dense(a);
-}
 
 lm_status lm_cuda_copy(const lm_tensor *src, lm_tensor *dst) {
   void *stream;
   bool same = src->dtype == dst->dtype;
   if (dst->numel == 0) return LM_OK;
   NEED(lm_cuda_enter(dst->device, &stream));
-  if (same && same_layout(src, dst)) {
+  if (same && lm_same_layout(src, dst)) {
     size_t bytes = lm_nbytes(src);
     if (src->data != dst->data)
       NEED(lm_cuda_check(lm_copy_bytes(dst->data, src->data, bytes, stream), "cudaMemcpyAsync"));
     return LM_OK;
   }
   bool aligned = ((uintptr_t)src->data | (uintptr_t)dst->data) % 16 == 0;
-  if (aligned && lm_copy_can_cast(src->dtype, dst->dtype) && same_layout(src, dst))
+  if (aligned && lm_copy_can_cast(src->dtype, dst->dtype) && lm_same_layout(src, dst))
     return LAUNCH("lm_cast_flat", lm_copy_cast(dst->data, dst->dtype, src->data, src->dtype, dst->numel, stream));
   lm_pointwise_launch launch = {.at = lm_cuda_strided(dst)};
   lm_cuda_strided_add(&launch.at, src, src->stride);

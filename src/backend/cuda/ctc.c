@@ -3,7 +3,7 @@
 
 #include "backend/cuda/cuda.h"
 
-static lm_ctc_job job_of(const lm_ctc_nll_args *a, const lm_tensor *loss, const lm_tensor *alpha) {
+static lm_ctc_job describe_ctc(const lm_ctc_nll_args *a, const lm_tensor *loss, const lm_tensor *alpha) {
   return (lm_ctc_job){.dtype = a->x->dtype,
                       .bad_label = LM_BAD_LABEL,
                       .bad_length = LM_BAD_INDEX,
@@ -22,21 +22,20 @@ static lm_ctc_job job_of(const lm_ctc_nll_args *a, const lm_tensor *loss, const 
                       .alpha = alpha->data};
 }
 
-lm_status lm_cuda_ctc_nll(const void *args, lm_tensor *const *out, lm_cuda_frame *f) {
-  lm_ctc_job job = job_of(args, out[0], out[1]);
+lm_status lm_cuda_ctc_nll(const lm_ctc_nll_args *a, lm_tensor *const *out, lm_cuda_frame *f) {
+  lm_ctc_job job = describe_ctc(a, out[0], out[1]);
   NEED(lm_cuda_bad(f->device, &job.bad));
   return LAUNCH("ctc_forward", lm_k_ctc_forward(&job, f->stream));
 }
 
-lm_status lm_cuda_ctc_nll_backward(const void *args, lm_tensor *const *out, lm_cuda_frame *f) {
-  const lm_ctc_nll_backward_args *a = args;
+lm_status lm_cuda_ctc_nll_backward(const lm_ctc_nll_backward_args *a, lm_tensor *const *out, lm_cuda_frame *f) {
   const lm_ctc_nll_args forward = {.x = a->x,
                                    .target = a->target,
                                    .starts = a->starts,
                                    .input_lengths = a->input_lengths,
                                    .target_lengths = a->target_lengths,
                                    .blank = a->blank};
-  lm_ctc_job job = job_of(&forward, a->loss, a->log_alpha);
+  lm_ctc_job job = describe_ctc(&forward, a->loss, a->log_alpha);
   NEED(lm_cuda_bad(f->device, &job.bad));
   NEED(lm_cuda_take(f, (size_t)(job.samples * 2 * job.states) * sizeof(double), &job.beta));
   job.grad = a->grad->data;

@@ -21,17 +21,24 @@ lm_status lm_cuda_check(int error, const char *call);
 lm_status lm_cuda_check_launch(int error, const char *kernel);
 #define LAUNCH(name, call) lm_cuda_check_launch((int)(call), name)
 
-/* A slot's resources: lm_cuda_run makes the device current, and releases what the frame holds when the slot returns.
- * Memory may be released right after the launch: its next user comes later on the stream. */
+/* Memory for kernels of the current stream. As LM_CUDA_SCRATCH it is freed when the block ends, right after the launch
+ * too: its next user comes later on the stream. No goto may jump over the declaration. */
+typedef struct lm_cuda_memory {
+  lm_device device;
+  void *p; /* NULL for 0 bytes */
+  size_t bytes;
+} lm_cuda_memory;
+#define LM_CUDA_SCRATCH __attribute__((cleanup(lm_cuda_scratch_done))) lm_cuda_memory
+lm_status lm_cuda_scratch(lm_device device, size_t bytes, lm_cuda_memory *out);
+void lm_cuda_scratch_done(const lm_cuda_memory *memory);
+
+/* A slot's resources: lm_cuda_run makes the device current, and releases what the frame holds when the slot returns. */
 enum { LM_CUDA_HELD = 16 };
 typedef struct lm_cuda_frame {
   lm_device device;
   void *stream; /* the native current stream */
   int n, tensors;
-  struct {
-    void *p;
-    size_t bytes;
-  } scratch[LM_CUDA_HELD];
+  lm_cuda_memory scratch[LM_CUDA_HELD];
   lm_tensor *tensor[LM_CUDA_HELD];
   void *handle; /* a library's handle, returned by `put` */
   void (*put)(lm_device device, void *handle);
@@ -46,9 +53,6 @@ lm_status lm_cuda_take_like(lm_cuda_frame *f, const lm_tensor *like, lm_dtype dt
 /* Allocates float32 sums for a result of 16 bits; else *out is NULL. */
 lm_status lm_cuda_take_sums(lm_cuda_frame *f, const lm_tensor *result, void **out);
 
-/* Allocates memory for kernels of the current stream; lm_cuda_scratch_done, right after the launch too, frees it. */
-lm_status lm_cuda_scratch(lm_device device, size_t bytes, void **out);
-void lm_cuda_scratch_done(lm_device device, void *p, size_t bytes);
 /* Releases a tensor that the slot has made for itself; NULL is allowed. */
 void lm_cuda_release(lm_tensor *t);
 /* Returns t if it has the format and begins at a multiple of LM_CUDA_ALIGN bytes, as cuBLASLt's biases and cuDNN's
@@ -110,7 +114,9 @@ lm_status lm_cuda_rescale(int n, lm_tensor *const *from, lm_tensor *const *to, d
   LM_CUDA_CUFFT(X) LM_CUDA_CUSOLVER(X)
 /* clang-format on */
 
-#define X(name) lm_cuda_slot lm_cuda_##name;
+#define X(name)            \
+  struct lm_##name##_args; \
+  lm_status lm_cuda_##name(const struct lm_##name##_args *a, lm_tensor *const *out, lm_cuda_frame *f);
 LM_CUDA_KERNELS(X)
 #undef X
 lm_status lm_cuda_recurrent_weights(const void *args, lm_tensor *const *out); /* allocates its results itself */

@@ -23,8 +23,7 @@ static bool one_byte(const lm_tensor *value, lm_dtype dtype, int *byte) {
   return true;
 }
 
-lm_status lm_cuda_fill_(const void *args, lm_tensor *const *out, lm_cuda_frame *f) {
-  const lm_fill__args *a = args;
+lm_status lm_cuda_fill_(const lm_fill__args *a, lm_tensor *const *out, lm_cuda_frame *f) {
   lm_tensor *x = a->x;
   const lm_tensor *value = a->value;
   bool known = value->device != x->device; /* the value is in host memory */
@@ -72,8 +71,7 @@ static lm_status fill_from(lm_cuda_frame *f, lm_tensor *x, const lm_fill_source 
   return LM_OK;
 }
 
-lm_status lm_cuda_arange(const void *args, lm_tensor *const *out, lm_cuda_frame *f) {
-  const lm_arange_args *a = args;
+lm_status lm_cuda_arange(const lm_arange_args *a, lm_tensor *const *out, lm_cuda_frame *f) {
   double start = isnan(a->stop) ? 0 : a->start;
   lm_fill_source s = {.kind = LM_ARANGE, .a = start, .b = a->step};
   if (!lm_dtype_is_float(out[0]->dtype) && start == trunc(start) && a->step == trunc(a->step)) {
@@ -82,8 +80,7 @@ lm_status lm_cuda_arange(const void *args, lm_tensor *const *out, lm_cuda_frame 
   return fill_from(f, out[0], &s);
 }
 
-lm_status lm_cuda_linspace(const void *args, lm_tensor *const *out, lm_cuda_frame *f) {
-  const lm_linspace_args *a = args;
+lm_status lm_cuda_linspace(const lm_linspace_args *a, lm_tensor *const *out, lm_cuda_frame *f) {
   lm_fill_source s = {.kind = LM_LINSPACE, .a = a->start, .stop = a->stop, .to = a->steps};
   if (a->steps > 1) s.b = (a->stop - a->start) / (double)(a->steps - 1);
   if (a->steps == 1) s.stop = a->start;
@@ -96,8 +93,7 @@ static lm_blocks_drawn take_blocks(lm_generator *g, lm_device device, int64_t n,
   return (lm_blocks_drawn){draw.seed, draw.offset, lm_generator_extra()};
 }
 
-lm_status lm_cuda_fill_random(const void *args, lm_tensor *const *out, lm_cuda_frame *f) {
-  const lm_fill_random_args *a = args;
+lm_status lm_cuda_fill_random(const lm_fill_random_args *a, lm_tensor *const *out, lm_cuda_frame *f) {
   lm_tensor *x = out[0];
   const lm_distribution drawn = (lm_distribution)a->distribution;
   bool wide =
@@ -118,8 +114,7 @@ lm_status lm_cuda_fill_random(const void *args, lm_tensor *const *out, lm_cuda_f
 
 /* ---- dropout: x is dense; y and the mask have its layout */
 
-lm_status lm_cuda_dropout(const void *args, lm_tensor *const *out, lm_cuda_frame *f) {
-  const lm_dropout_args *a = args;
+lm_status lm_cuda_dropout(const lm_dropout_args *a, lm_tensor *const *out, lm_cuda_frame *f) {
   int64_t n = a->x->numel;
   if (n == 0) return LM_OK;
   uint32_t threshold = (uint32_t)ceil(a->p * 0x1p24);

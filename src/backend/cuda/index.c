@@ -39,7 +39,7 @@ static int in_units(size_t item, lengths *l, const void *a, const void *b) {
 
 /* ---- gather, index_select, embedding, index_get */
 
-static lm_status pick(lm_cuda_frame *f, lm_dims *dims, lm_index_list *index_list, const lm_tensor *x, lm_tensor *out) {
+static lm_status fetch(lm_cuda_frame *f, lm_dims *dims, lm_index_list *index_list, const lm_tensor *x, lm_tensor *out) {
   size_t item = lm_dtype_size(x->dtype);
   int unit = (int)item, last = dims->ndim - 1;
   lm_bad bad;
@@ -55,38 +55,34 @@ static lm_status pick(lm_cuda_frame *f, lm_dims *dims, lm_index_list *index_list
 }
 
 /* Sets out[i, j] = x[index[i, j], j], shown for `dim` 0. i_stride: the index's strides, 0 where it is expanded. */
-static lm_status gather(lm_cuda_frame *f, const lm_tensor *x, int dim, const lm_tensor *index, const int64_t *size,
-                        const int64_t *i_stride, lm_tensor *out) {
+static lm_status gather_along_dim(lm_cuda_frame *f, const lm_tensor *x, int dim, const lm_tensor *index,
+                                  const int64_t *size, const int64_t *i_stride, lm_tensor *out) {
   lm_index_list index_list = one_index(index, x->size[dim], x->stride[dim]);
   int64_t x_stride[LM_MAX_DIMS];
   for (int d = 0; d < x->ndim; d++) x_stride[d] = d == dim ? 0 : x->stride[d];
   lm_dims dims = lm_dims_of(x->ndim, size, NULL, 2, (const int64_t *[]){x_stride, i_stride}, false);
-  return pick(f, &dims, &index_list, x, out);
+  return fetch(f, &dims, &index_list, x, out);
 }
 
-lm_status lm_cuda_gather(const void *args, lm_tensor *const *out, lm_cuda_frame *f) {
-  const lm_gather_args *a = args;
-  return gather(f, a->x, (int)a->dim, a->index, a->index->size, a->index->stride, out[0]);
+lm_status lm_cuda_gather(const lm_gather_args *a, lm_tensor *const *out, lm_cuda_frame *f) {
+  return gather_along_dim(f, a->x, (int)a->dim, a->index, a->index->size, a->index->stride, out[0]);
 }
 
 static lm_status select_entries(lm_cuda_frame *f, const lm_tensor *x, int dim, const lm_tensor *index, lm_tensor *out) {
   int64_t i_stride[LM_MAX_DIMS] = {0};
   i_stride[dim] = 1;
-  return gather(f, x, dim, index, out->size, i_stride, out);
+  return gather_along_dim(f, x, dim, index, out->size, i_stride, out);
 }
 
-lm_status lm_cuda_index_select(const void *args, lm_tensor *const *out, lm_cuda_frame *f) {
-  const lm_index_select_args *a = args;
+lm_status lm_cuda_index_select(const lm_index_select_args *a, lm_tensor *const *out, lm_cuda_frame *f) {
   return select_entries(f, a->x, (int)a->dim, a->index, out[0]);
 }
 
-lm_status lm_cuda_embedding(const void *args, lm_tensor *const *out, lm_cuda_frame *f) {
-  const lm_embedding_args *a = args;
+lm_status lm_cuda_embedding(const lm_embedding_args *a, lm_tensor *const *out, lm_cuda_frame *f) {
   return select_entries(f, a->weight, 0, a->index, out[0]);
 }
 
-lm_status lm_cuda_index_get(const void *args, lm_tensor *const *out, lm_cuda_frame *f) {
-  const lm_index_get_args *a = args;
+lm_status lm_cuda_index_get(const lm_index_get_args *a, lm_tensor *const *out, lm_cuda_frame *f) {
   lm_index_list index_list = tuple_index(&a->indices, a->x);
   lm_dims dims = {.sides = 2};
   int order[LM_MAX_DIMS];
@@ -95,7 +91,7 @@ lm_status lm_cuda_index_get(const void *args, lm_tensor *const *out, lm_cuda_fra
     int d = order[i];
     lm_dims_push(&dims, out[0]->size[d], (int64_t[]){d ? a->x->stride[a->indices.n + d - 1] : 0, d == 0});
   }
-  return pick(f, &dims, &index_list, a->x, out[0]);
+  return fetch(f, &dims, &index_list, a->x, out[0]);
 }
 
 /* ---- scatter, scatter_add, scatter_reduce */
@@ -107,12 +103,11 @@ _Static_assert((int)LM_INTO_SUM == (int)LM_FOLD_SUM && (int)LM_INTO_PROD == (int
 
 /* Returns the dtype that atomic sums of `dtype` are kept in. */
 static lm_dtype sum_dtype(lm_dtype dtype) {
-  if (dtype == LM_F16 || dtype == LM_BF16) return LM_F32;
+  if (lm_dtype_is_half(dtype)) return LM_F32;
   return lm_dtype_size(dtype) < 4 ? LM_I32 : dtype;
 }
 
-lm_status lm_cuda_scatter_along(const void *args, lm_tensor *const *out, lm_cuda_frame *f) {
-  const lm_scatter_along_args *a = args;
+lm_status lm_cuda_scatter_along(const lm_scatter_along_args *a, lm_tensor *const *out, lm_cuda_frame *f) {
   const lm_tensor *index = a->index, *src = a->src;
   lm_tensor *x = out[0], *sums = x;
   bool replace = a->how == LM_FOLD_REPLACE;
@@ -141,8 +136,7 @@ lm_status lm_cuda_scatter_along(const void *args, lm_tensor *const *out, lm_cuda
 
 /* ---- tril, triu */
 
-lm_status lm_cuda_triangle(const void *args, lm_tensor *const *out, lm_cuda_frame *f) {
-  const lm_triangle_args *a = args;
+lm_status lm_cuda_triangle(const lm_triangle_args *a, lm_tensor *const *out, lm_cuda_frame *f) {
   const lm_tensor *x = a->x;
   return LAUNCH("triangle", lm_index_triangle(f->stream, (int)lm_dtype_size(x->dtype), x->numel, x->size[x->ndim - 2],
                                               x->size[x->ndim - 1], a->diagonal, a->upper, x->data, out[0]->data));
@@ -152,8 +146,8 @@ lm_status lm_cuda_triangle(const void *args, lm_tensor *const *out, lm_cuda_fram
 
 /* Sorts the entries of `rows` by their destinations, `count` in all, and writes or adds them there. `index_list` has
  * steps that number the destinations; drops entries whose index is `skipped`. */
-static lm_status position_rows(lm_cuda_frame *f, lm_rows *rows, const lm_index_list *index_list, int64_t n,
-                               uint64_t count, int64_t skipped, bool add) {
+static lm_status sort_and_store_rows(lm_cuda_frame *f, lm_rows *rows, const lm_index_list *index_list, int64_t n,
+                                     uint64_t count, int64_t skipped, bool add) {
   lm_pairs pairs;
   void *scratch = NULL;
   lm_bad bad;
@@ -187,11 +181,10 @@ static lm_status add_entries(lm_cuda_frame *f, lm_tensor *out, int64_t outer, in
                   .src = src->data};
   lm_dims_push(&rows.columns, outer, (int64_t[]){count * inner, n * inner});
   lm_dims_push(&rows.columns, inner, (int64_t[]){1, 1});
-  return position_rows(f, &rows, &index_list, n, (uint64_t)count, skipped, true);
+  return sort_and_store_rows(f, &rows, &index_list, n, (uint64_t)count, skipped, true);
 }
 
-lm_status lm_cuda_index_add(const void *args, lm_tensor *const *out, lm_cuda_frame *f) {
-  const lm_index_add_args *a = args;
+lm_status lm_cuda_index_add(const lm_index_add_args *a, lm_tensor *const *out, lm_cuda_frame *f) {
   lm_tensor *result = out[0];
   int64_t outer = 1, inner = 1;
   for (int d = 0; d < a->dim; d++) outer *= result->size[d];
@@ -199,8 +192,7 @@ lm_status lm_cuda_index_add(const void *args, lm_tensor *const *out, lm_cuda_fra
   return add_entries(f, result, outer, result->size[a->dim], inner, a->index, 0, a->src);
 }
 
-lm_status lm_cuda_embedding_backward(const void *args, lm_tensor *const *out, lm_cuda_frame *f) {
-  const lm_embedding_backward_args *a = args;
+lm_status lm_cuda_embedding_backward(const lm_embedding_backward_args *a, lm_tensor *const *out, lm_cuda_frame *f) {
   lm_tensor *result = out[0];
   size_t bytes = lm_nbytes(result);
   NEED(LAUNCH("clear", lm_index_clear(f->stream, result->data, bytes)));
@@ -210,8 +202,7 @@ lm_status lm_cuda_embedding_backward(const void *args, lm_tensor *const *out, lm
   return LM_OK;
 }
 
-lm_status lm_cuda_index_put_(const void *args, lm_tensor *const *out, lm_cuda_frame *f) {
-  const lm_index_put__args *a = args;
+lm_status lm_cuda_index_put_(const lm_index_put__args *a, lm_tensor *const *out, lm_cuda_frame *f) {
   const lm_tensor *values = a->values;
   lm_tensor *x = out[0];
   int indexed = a->indices.n;
@@ -244,14 +235,13 @@ lm_status lm_cuda_index_put_(const void *args, lm_tensor *const *out, lm_cuda_fr
     for (int k = 0; k < indexed; k++) l.v[l.n++] = &rows.stride[k];
     rows.unit = in_units(item, &l, x->data, values->data);
   }
-  return position_rows(f, &rows, &index_list, values->size[0], (uint64_t)count, 0, a->accumulate);
+  return sort_and_store_rows(f, &rows, &index_list, values->size[0], (uint64_t)count, 0, a->accumulate);
 }
 
 /* ---- nonzero, one_hot */
 
 /* Lists the nonzero elements of x, a contiguous bool mask. The op layer has waited for their count already. */
-lm_status lm_cuda_nonzero(const void *args, lm_tensor *const *out, lm_cuda_frame *f) {
-  const lm_nonzero_args *a = args;
+lm_status lm_cuda_nonzero(const lm_nonzero_args *a, lm_tensor *const *out, lm_cuda_frame *f) {
   const lm_tensor *x = a->x;
   int64_t n = out[0]->size[0], *result = (int64_t *)out[0]->data;
   bool line = x->ndim == 1; /* indices are positions then */
@@ -268,8 +258,7 @@ lm_status lm_cuda_nonzero(const void *args, lm_tensor *const *out, lm_cuda_frame
   return LM_OK;
 }
 
-lm_status lm_cuda_one_hot(const void *args, lm_tensor *const *out, lm_cuda_frame *f) {
-  const lm_one_hot_args *a = args;
+lm_status lm_cuda_one_hot(const lm_one_hot_args *a, lm_tensor *const *out, lm_cuda_frame *f) {
   lm_tensor *result = out[0];
   lm_index_list labels = one_index(a->x, a->num_classes, 1);
   lm_bad bad;

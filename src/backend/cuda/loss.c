@@ -5,8 +5,8 @@
 #include "backend/cuda/reduce_plan.h"
 
 /* Sets the fields of both directions; x: the values or the gradient. */
-static lm_status job_of(lm_nll_job *job, const lm_tensor *x, const lm_tensor *target, const lm_tensor *weight,
-                        int64_t ignore, lm_reduction reduction) {
+static lm_status describe_nll(lm_nll_job *job, const lm_tensor *x, const lm_tensor *target, const lm_tensor *weight,
+                              int64_t ignore, lm_reduction reduction) {
   *job = (lm_nll_job){.label = (const int64_t *)target->data,
                       .weight = weight ? weight->data : NULL,
                       .weight_dtype = weight ? weight->dtype : LM_NO_DTYPE,
@@ -23,12 +23,11 @@ static lm_status job_of(lm_nll_job *job, const lm_tensor *x, const lm_tensor *ta
   return lm_cuda_bad(x->device, &job->bad);
 }
 
-lm_status lm_cuda_nll_loss(const void *args, lm_tensor *const *out, lm_cuda_frame *f) {
+lm_status lm_cuda_nll_loss(const lm_nll_loss_args *a, lm_tensor *const *out, lm_cuda_frame *f) {
   enum { EACH = 4 }; /* labels of a thread before another block is added */
-  const lm_nll_loss_args *a = args;
   lm_nll_job job;
   void *partial;
-  NEED(job_of(&job, a->x, a->target, a->weight, a->ignore_index, a->reduction));
+  NEED(describe_nll(&job, a->x, a->target, a->weight, a->ignore_index, a->reduction));
   job.x = a->x->data;
   job.out = out[0]->data;
   job.total = out[1]->data;
@@ -40,10 +39,9 @@ lm_status lm_cuda_nll_loss(const void *args, lm_tensor *const *out, lm_cuda_fram
   return LAUNCH("lm_nll_forward", lm_nll_forward(&job, f->stream));
 }
 
-lm_status lm_cuda_nll_loss_backward(const void *args, lm_tensor *const *out, lm_cuda_frame *f) {
-  const lm_nll_loss_backward_args *a = args;
+lm_status lm_cuda_nll_loss_backward(const lm_nll_loss_backward_args *a, lm_tensor *const *out, lm_cuda_frame *f) {
   lm_nll_job job;
-  NEED(job_of(&job, out[0], a->target, a->weight, a->ignore_index, a->reduction));
+  NEED(describe_nll(&job, out[0], a->target, a->weight, a->ignore_index, a->reduction));
   job.grad = a->grad->data;
   job.total = a->total->data;
   job.total_dtype = a->total->dtype;
@@ -54,11 +52,11 @@ lm_status lm_cuda_nll_loss_backward(const void *args, lm_tensor *const *out, lm_
 /* ---- cross entropy of rows */
 
 /* Sets the fields of both directions: x [N, C] of any strides. Lanes have four packs each in long rows. */
-static lm_status rows_job_of(lm_entropy_job *job, const lm_tensor *x, const lm_tensor *target, const lm_tensor *weight,
+static lm_status set_entropy(lm_entropy_job *job, const lm_tensor *x, const lm_tensor *target, const lm_tensor *weight,
                              int64_t ignore, double smoothing, lm_reduction reduction, const lm_tensor *stats) {
   int64_t packs = x->size[1] * (int64_t)lm_dtype_size(x->dtype) / 64 + 1;
   *job = (lm_entropy_job){.x_dtype = x->dtype, .smoothing = smoothing, .stats = stats->data};
-  NEED(job_of(&job->nll, x, target, weight, ignore, reduction));
+  NEED(describe_nll(&job->nll, x, target, weight, ignore, reduction));
   job->nll.dtype = stats->dtype;
   job->nll.x = x->data;
   job->nll.bad.op = LM_OP_cross_entropy;
@@ -75,11 +73,10 @@ static int blocks_of(const lm_entropy_job *job, int64_t each, int most, lm_devic
   return (int)(blocks < 1 ? 1 : blocks < limit ? blocks : limit);
 }
 
-lm_status lm_cuda_cross_entropy_rows(const void *args, lm_tensor *const *out, lm_cuda_frame *f) {
-  const lm_cross_entropy_rows_args *a = args;
+lm_status lm_cuda_cross_entropy_rows(const lm_cross_entropy_rows_args *a, lm_tensor *const *out, lm_cuda_frame *f) {
   lm_entropy_job job;
   void *partial;
-  NEED(rows_job_of(&job, a->x, a->target, a->weight, a->ignore_index, a->label_smoothing, a->reduction, out[1]));
+  NEED(set_entropy(&job, a->x, a->target, a->weight, a->ignore_index, a->label_smoothing, a->reduction, out[1]));
   job.nll.out = out[0]->data;
   job.nll.total = out[2]->data;
   job.nll.total_dtype = out[2]->dtype;
@@ -89,10 +86,10 @@ lm_status lm_cuda_cross_entropy_rows(const void *args, lm_tensor *const *out, lm
   return LAUNCH("lm_entropy_forward", lm_entropy_forward(&job, f->stream));
 }
 
-lm_status lm_cuda_cross_entropy_rows_backward(const void *args, lm_tensor *const *out, lm_cuda_frame *f) {
-  const lm_cross_entropy_rows_backward_args *a = args;
+lm_status lm_cuda_cross_entropy_rows_backward(const lm_cross_entropy_rows_backward_args *a, lm_tensor *const *out,
+                                              lm_cuda_frame *f) {
   lm_entropy_job job;
-  NEED(rows_job_of(&job, a->x, a->target, a->weight, a->ignore_index, a->label_smoothing, a->reduction, a->stats));
+  NEED(set_entropy(&job, a->x, a->target, a->weight, a->ignore_index, a->label_smoothing, a->reduction, a->stats));
   job.nll.grad = a->grad->data;
   job.nll.total = a->total->data;
   job.nll.total_dtype = a->total->dtype;

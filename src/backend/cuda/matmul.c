@@ -6,7 +6,7 @@
 #include "op/matmul_call.h"
 
 /* Multiplies what cuBLASLt has no kernel for. */
-static lm_status by_tiles(const lm_product_args *p, lm_tensor *y, void *stream) {
+static lm_status multiply_by_tiles(const lm_product_args *p, lm_tensor *y, void *stream) {
   int r = y->ndim - 2, c = y->ndim - 1, b_row = p->transposed ? c : r;
   int64_t zero[LM_MAX_DIMS] = {0}, *input = zero;
   if (p->beta != 0) lm_product_spread(p, y, input);
@@ -26,13 +26,13 @@ static lm_status by_tiles(const lm_product_args *p, lm_tensor *y, void *stream) 
   return LAUNCH("matmul kernel", lm_k_matmul(&job, stream));
 }
 
-static lm_status by_blas(lm_cuda_frame *f, const lm_product_args *p, lm_tensor *y, bool *done_) {
+static lm_status multiply_by_blas(lm_cuda_frame *f, const lm_product_args *p, lm_tensor *y, bool *done_) {
   lm_status status;
   lm_matrix a = {0}, b = {0};
   lm_tensor *sum = NULL, *bias = NULL;
   int r = y->ndim - 2, c = y->ndim - 1;
-  TRY(lm_matrix_of(p->x, y->dtype, &a));
-  TRY(lm_matrix_of(p->other, y->dtype, &b));
+  TRY(lm_matrix_describe(p->x, y->dtype, &a));
+  TRY(lm_matrix_describe(p->other, y->dtype, &b));
   const lm_tensor *input = p->beta != 0 ? p->input : NULL;
   /* A fused bias is added as the product is written. */
   bool fused = input && p->beta == 1 && input->ndim == 1 && input->size[0] == y->size[c];
@@ -76,10 +76,9 @@ done:
 }
 
 /* Computes a product; y is dense and not empty. */
-lm_status lm_cuda_product(const void *args, lm_tensor *const *out, lm_cuda_frame *f) {
-  const lm_product_args *p = args;
+lm_status lm_cuda_product(const lm_product_args *p, lm_tensor *const *out, lm_cuda_frame *f) {
   lm_tensor *y = out[0];
   bool done_ = false;
-  if (lm_dtype_is_float(y->dtype) && p->x->size[p->x->ndim - 1] > 0) NEED(by_blas(f, p, y, &done_));
-  return done_ ? LM_OK : by_tiles(p, y, f->stream);
+  if (lm_dtype_is_float(y->dtype) && p->x->size[p->x->ndim - 1] > 0) NEED(multiply_by_blas(f, p, y, &done_));
+  return done_ ? LM_OK : multiply_by_tiles(p, y, f->stream);
 }

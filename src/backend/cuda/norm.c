@@ -11,7 +11,7 @@ static lm_values values_of(const lm_tensor *t) {
 }
 
 /* Describes x, which the op layer passes contiguous or channels-last. */
-static lm_status shape_of(const lm_tensor *x, lm_norm_shape *s) {
+static lm_status describe_norm(const lm_tensor *x, lm_norm_shape *s) {
   int64_t images = x->size[0], c = x->size[1];
   *s = (lm_norm_shape){.dtype = x->dtype, .c = c, .processors = lm_cuda_facts_of(x->device)->processors};
   s->count = c ? x->numel / c : 0;
@@ -35,12 +35,11 @@ static lm_relu_mask mask_of(const lm_tensor *mask, const lm_tensor *x) {
   return m;
 }
 
-lm_status lm_cuda_batch_normalize(const void *args, lm_tensor *const *out, lm_cuda_frame *f) {
-  const lm_batch_normalize_args *a = args;
+lm_status lm_cuda_batch_normalize(const lm_batch_normalize_args *a, lm_tensor *const *out, lm_cuda_frame *f) {
   lm_norm_shape s;
   void *scratch;
   if (a->x->size[1] == 0) return LM_OK;
-  NEED(shape_of(a->x, &s));
+  NEED(describe_norm(a->x, &s));
   size_t parts = a->training ? partial_bytes(lm_norm_parts(&s), s.c) : 0;
   NEED(lm_cuda_take(f, parts + 3 * (size_t)s.c * sizeof(double), &scratch));
   lm_batch_plan plan = {
@@ -65,14 +64,14 @@ lm_status lm_cuda_batch_normalize(const void *args, lm_tensor *const *out, lm_cu
                                              mask_of(out[3], a->x), plan.coefficients, f->stream));
 }
 
-lm_status lm_cuda_batch_normalize_backward(const void *args, lm_tensor *const *out, lm_cuda_frame *f) {
-  const lm_batch_normalize_backward_args *a = args;
+lm_status lm_cuda_batch_normalize_backward(const lm_batch_normalize_backward_args *a, lm_tensor *const *out,
+                                           lm_cuda_frame *f) {
   const bool saved = a->training || a->relu;
   lm_norm_shape s;
   void *scratch;
   const void *g = a->grad->data, *x = a->x->data;
   if (a->x->size[1] == 0) return LM_OK;
-  NEED(shape_of(a->x, &s));
+  NEED(describe_norm(a->x, &s));
   size_t parts = partial_bytes(lm_norm_parts(&s), s.c);
   NEED(lm_cuda_take(f, parts + 5 * (size_t)s.c * sizeof(double), &scratch));
   /* Stores the masked gradient if it is a result, or if dx is computed from it alone. */
@@ -111,8 +110,7 @@ static lm_values dense_values(const lm_tensor *t) { return t ? (lm_values){t->da
 /* Returns LM_E_MISSING for RMS norm, whose rows have no mean: there is no kernel here. */
 static lm_status check_centered(bool centered) { return centered ? LM_OK : lm_fail_missing(lm_op_running(), "cuda"); }
 
-lm_status lm_cuda_row_norm(const void *args, lm_tensor *const *out, lm_cuda_frame *f) {
-  const lm_row_norm_args *a = args;
+lm_status lm_cuda_row_norm(const lm_row_norm_args *a, lm_tensor *const *out, lm_cuda_frame *f) {
   NEED(check_centered(a->centered));
   lm_layer_job job = {.dtype = a->x->dtype,
                       .rows = out[1]->numel,
@@ -128,8 +126,7 @@ lm_status lm_cuda_row_norm(const void *args, lm_tensor *const *out, lm_cuda_fram
   return job.rows ? LAUNCH("rows", lm_layer_forward(&job, f->stream)) : LM_OK;
 }
 
-lm_status lm_cuda_row_norm_backward(const void *args, lm_tensor *const *out, lm_cuda_frame *f) {
-  const lm_row_norm_backward_args *a = args;
+lm_status lm_cuda_row_norm_backward(const lm_row_norm_backward_args *a, lm_tensor *const *out, lm_cuda_frame *f) {
   void *scratch;
   NEED(check_centered(a->save_mean != NULL));
   lm_layer_job job = {.dtype = a->x->dtype,

@@ -53,27 +53,24 @@ static lm_status step_dtype(const job *j, lm_dtype dtype) {
 }
 
 lm_status lm_cuda_optim(const lm_optim_step *step) {
-  lm_status status = LM_OK;
   lm_device device = step->param[0]->device;
-  void *planned = NULL;
+  LM_CUDA_SCRATCH planned = {0};
   int family = step->optimizer->family, n_carried = step->optimizer->n_carried;
   job j = {.step = step, .call = {.family = family, .modes = step->modes, .coefficients = *step->coefficients}};
   for (int k = 0; k < LM_OPTIM_STATES; k++)
     if (step->state[k]) j.call.states |= 1u << k;
-  TRY(lm_cuda_enter(device, &j.stream));
+  NEED(lm_cuda_enter(device, &j.stream));
   if (lm_optim_in_graph() && step->optimizer->counts) { /* a graph's replays increment the step's number */
     double first[1 + LM_OPTIM_CARRIED] = {step->numbers.t}, *graph_numbers;
     memcpy(first + 1, step->numbers.carried, (size_t)n_carried * sizeof *first);
     if (!(graph_numbers = lm_optim_graph_numbers_take(first, 1 + n_carried)))
-      TRY(lm_fail(LM_E_STATE, "%s: cannot capture more optimizer steps in one graph", step->optimizer->name));
-    TRY(lm_cuda_scratch(device, sizeof(lm_optim_f64), &planned));
-    TRY(LAUNCH("plan", lm_optim_plan_replay(family, &step->numbers, graph_numbers, n_carried, planned, j.stream)));
-    j.call.planned = planned;
+      return lm_fail(LM_E_STATE, "%s: cannot capture more optimizer steps in one graph", step->optimizer->name);
+    NEED(lm_cuda_scratch(device, sizeof(lm_optim_f64), &planned));
+    NEED(LAUNCH("plan", lm_optim_plan_replay(family, &step->numbers, graph_numbers, n_carried, planned.p, j.stream)));
+    j.call.planned = planned.p;
   }
-  for (lm_dtype dtype = LM_F16; dtype <= LM_F64; dtype++) TRY(step_dtype(&j, dtype));
-done:
-  if (planned) lm_cuda_scratch_done(device, planned, sizeof(lm_optim_f64));
-  return status;
+  for (lm_dtype dtype = LM_F16; dtype <= LM_F64; dtype++) NEED(step_dtype(&j, dtype));
+  return LM_OK;
 }
 
 /* ---- norms and scaling */
@@ -96,24 +93,20 @@ static bool next_table(lm_tensor_table *table, int n, lm_tensor *const *from, lm
 }
 
 lm_status lm_cuda_norms(int n, lm_tensor *const *tensors, double p, lm_tensor *out) {
-  lm_status status = LM_OK;
   lm_device device = tensors[0]->device;
   lm_tensor_table table = {0};
-  void *stream, *scratch = NULL;
+  void *stream;
+  LM_CUDA_SCRATCH scratch = {0};
   int64_t chunks = 0;
   for (int i = 0; i < n; i++) chunks += chunks_of(tensors[i], LM_TABLE_CHUNK);
-  size_t bytes = (size_t)chunks * sizeof(double);
-  TRY(lm_cuda_enter(device, &stream));
-  TRY(lm_cuda_scratch(device, bytes, &scratch));
-  double *part = scratch;
+  NEED(lm_cuda_enter(device, &stream));
+  NEED(lm_cuda_scratch(device, (size_t)chunks * sizeof(double), &scratch));
+  double *part = scratch.p;
   for (lm_dtype dtype = LM_F16; dtype <= LM_F64; dtype++) {
     for (int at = 0; next_table(&table, n, tensors, tensors, dtype, dtype, &at); part += table.first[table.n])
-      TRY(LAUNCH("norms", lm_optim_norms(dtype, &table, p, part, stream)));
+      NEED(LAUNCH("norms", lm_optim_norms(dtype, &table, p, part, stream)));
   }
-  TRY(LAUNCH("join", lm_optim_norms_join(scratch, chunks, p, (double *)out->data, stream)));
-done:
-  if (scratch) lm_cuda_scratch_done(device, scratch, bytes);
-  return status;
+  return LAUNCH("join", lm_optim_norms_join(scratch.p, chunks, p, (double *)out->data, stream));
 }
 
 lm_status lm_cuda_rescale(int n, lm_tensor *const *from, lm_tensor *const *to, double factor, lm_tensor *found) {

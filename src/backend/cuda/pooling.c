@@ -6,7 +6,7 @@
 
 /* Describes images; contiguous ones are planes of one channel each. A tensor with C = 1, or H = W = 1, fits both
  * layouts: then the layout of the larger tensor decides, and the smaller one fits it too. */
-static lm_status job_of(const lm_tensor *in, const lm_tensor *out, lm_pooling_job *job) {
+static lm_status describe_pooling(const lm_tensor *in, const lm_tensor *out, lm_pooling_job *job) {
   const lm_tensor *image = lm_is_contiguous(in) ? out : in;
   bool interleaved = lm_is_channels_last(image) && !lm_is_contiguous(image);
   *job = (lm_pooling_job){.dtype = in->dtype,
@@ -47,31 +47,28 @@ static void adapt_lines(lm_pooling_job *job, const lm_tensor *in, const lm_tenso
   job->x = (lm_pooling_line){.in = (int32_t)in->size[3], .out = (int32_t)out->size[3], .dilation = 1};
 }
 
-lm_status lm_cuda_max_pool2d(const void *args, lm_tensor *const *out, lm_cuda_frame *f) {
-  const lm_max_pool2d_args *a = args;
+lm_status lm_cuda_max_pool2d(const lm_max_pool2d_args *a, lm_tensor *const *out, lm_cuda_frame *f) {
   lm_pooling_job job;
-  NEED(job_of(a->x, out[0], &job));
+  NEED(describe_pooling(a->x, out[0], &job));
   NEED(slide_lines(&job, a->x, out[0], a->kernel_size, a->stride, a->padding, a->dilation));
   if (out[1]) job.indices = (int64_t *)out[1]->data;
   if (out[2]) job.taps = (uint8_t *)out[2]->data;
   return LAUNCH("max", lm_pooling_max(&job, f->stream));
 }
 
-lm_status lm_cuda_adaptive_max_pool2d(const void *args, lm_tensor *const *out, lm_cuda_frame *f) {
-  const lm_adaptive_max_pool2d_args *a = args;
+lm_status lm_cuda_adaptive_max_pool2d(const lm_adaptive_max_pool2d_args *a, lm_tensor *const *out, lm_cuda_frame *f) {
   lm_pooling_job job;
-  NEED(job_of(a->x, out[0], &job));
+  NEED(describe_pooling(a->x, out[0], &job));
   adapt_lines(&job, a->x, out[0]);
   job.indices = (int64_t *)out[1]->data;
   return LAUNCH("max", lm_pooling_max(&job, f->stream));
 }
 
-lm_status lm_cuda_max_pool2d_backward(const void *args, lm_tensor *const *out, lm_cuda_frame *f) {
-  const lm_max_pool2d_backward_args *a = args;
+lm_status lm_cuda_max_pool2d_backward(const lm_max_pool2d_backward_args *a, lm_tensor *const *out, lm_cuda_frame *f) {
   lm_tensor *dx = out[0];
   lm_pooling_job job;
   void *sums;
-  NEED(job_of(a->grad, dx, &job));
+  NEED(describe_pooling(a->grad, dx, &job));
   if (a->indices->dtype == LM_U8)
     job.taps = (uint8_t *)a->indices->data;
   else
@@ -95,7 +92,7 @@ static lm_status pool_means(const lm_tensor *src, const lm_tensor *dst, bool bac
                             lm_cuda_frame *f) {
   lm_pooling_job job;
   const lm_tensor *in = backward ? dst : src, *out = backward ? src : dst;
-  NEED(job_of(src, dst, &job));
+  NEED(describe_pooling(src, dst, &job));
   if (kernel) {
     NEED(slide_lines(&job, in, out, kernel, stride, padding, NULL));
     job.count_padding = count_padding;
@@ -107,24 +104,21 @@ static lm_status pool_means(const lm_tensor *src, const lm_tensor *dst, bool bac
                   : LAUNCH("avg", lm_pooling_avg(&job, f->stream));
 }
 
-lm_status lm_cuda_avg_pool2d(const void *args, lm_tensor *const *out, lm_cuda_frame *f) {
-  const lm_avg_pool2d_args *a = args;
+lm_status lm_cuda_avg_pool2d(const lm_avg_pool2d_args *a, lm_tensor *const *out, lm_cuda_frame *f) {
   return pool_means(a->x, out[0], false, a->kernel_size, a->stride, a->padding, a->count_include_pad,
                     a->divisor_override, f);
 }
 
-lm_status lm_cuda_avg_pool2d_backward(const void *args, lm_tensor *const *out, lm_cuda_frame *f) {
-  const lm_avg_pool2d_backward_args *a = args;
+lm_status lm_cuda_avg_pool2d_backward(const lm_avg_pool2d_backward_args *a, lm_tensor *const *out, lm_cuda_frame *f) {
   return pool_means(a->grad, out[0], true, a->kernel_size, a->stride, a->padding, a->count_include_pad,
                     a->divisor_override, f);
 }
 
-lm_status lm_cuda_adaptive_avg_pool2d(const void *args, lm_tensor *const *out, lm_cuda_frame *f) {
-  const lm_adaptive_avg_pool2d_args *a = args;
+lm_status lm_cuda_adaptive_avg_pool2d(const lm_adaptive_avg_pool2d_args *a, lm_tensor *const *out, lm_cuda_frame *f) {
   return pool_means(a->x, out[0], false, NULL, NULL, NULL, false, LM_NO_INT, f);
 }
 
-lm_status lm_cuda_adaptive_avg_pool2d_backward(const void *args, lm_tensor *const *out, lm_cuda_frame *f) {
-  const lm_adaptive_avg_pool2d_backward_args *a = args;
+lm_status lm_cuda_adaptive_avg_pool2d_backward(const lm_adaptive_avg_pool2d_backward_args *a, lm_tensor *const *out,
+                                               lm_cuda_frame *f) {
   return pool_means(a->grad, out[0], true, NULL, NULL, NULL, false, LM_NO_INT, f);
 }

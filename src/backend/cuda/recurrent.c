@@ -21,8 +21,8 @@ static lm_status check_wanted(void) {
   return LM_OK;
 }
 
-static lm_status key_of(int dtype, int cell, bool bidirectional, bool bias, int64_t layers, int64_t input,
-                        int64_t hidden, lm_cudnn_rnn_key *out) {
+static lm_status make_rnn_key(int dtype, int cell, bool bidirectional, bool bias, int64_t layers, int64_t input,
+                              int64_t hidden, lm_cudnn_rnn_key *out) {
   bool small = layers <= 1024 && input <= INT32_MAX && hidden <= INT32_MAX / 2;
   if (!small || input == 0 || hidden == 0) return lm_fail(LM_E_MISSING, "cuDNN does not support these sizes");
   *out = (lm_cudnn_rnn_key){.dtype = dtype,
@@ -45,7 +45,7 @@ static lm_status new_result(lm_dtype dtype, lm_device device, int64_t size, lm_t
 /* ---- weights */
 
 /* Copies weights to their positions in the packed space, in one launch for up to LM_CAT_BLOCKS of them. */
-static lm_status pack(lm_tensor *const *weights, const lm_cudnn_rnn *r, lm_tensor *packed, void *stream) {
+static lm_status pack_rnn_weights(lm_tensor *const *weights, const lm_cudnn_rnn *r, lm_tensor *packed, void *stream) {
   int item = (int)lm_dtype_size(packed->dtype), unit = LM_MAX_UNIT;
   unit = lm_unit_for(unit, (int64_t)(uintptr_t)packed->data);
   unit = lm_unit_for(unit, (int64_t)r->weight_bytes);
@@ -82,10 +82,10 @@ static lm_status pack_weights(const void *args, lm_tensor *const *out_, lm_cuda_
   lm_cudnn_rnn_key key;
   if (!dense) return LM_E_OOM;
   TRY(check_wanted());
-  TRY(key_of(first->dtype, a->cell, a->bidirectional, a->bias, n / (directions * (a->bias ? 4 : 2)), first->size[1],
-             a->weights.v[1]->size[1], &key));
+  TRY(make_rnn_key(first->dtype, a->cell, a->bidirectional, a->bias, n / (directions * (a->bias ? 4 : 2)),
+                   first->size[1], a->weights.v[1]->size[1], &key));
   TRY(lm_cudnn_take(f, &cudnn));
-  TRY(lm_cudnn_rnn_of(cudnn, &key, &r));
+  TRY(lm_cudnn_rnn_get(cudnn, &key, &r));
   int64_t count = (int64_t)(r->weight_bytes / lm_dtype_size(first->dtype)), tensors = n;
   TRY(new_result(first->dtype, f->device, count, &packed));
   TRY(lm_cudnn_rnn_weight_slots(cudnn, r, packed->data));
@@ -100,7 +100,7 @@ static lm_status pack_weights(const void *args, lm_tensor *const *out_, lm_cuda_
     }
     ((int64_t *)indices->data)[i] = r->position[i];
   }
-  TRY(pack(dense, r, packed, f->stream));
+  TRY(pack_rnn_weights(dense, r, packed, f->stream));
   out[0] = packed;
   out[1] = indices;
   packed = indices = NULL;
@@ -120,7 +120,7 @@ lm_status lm_cuda_recurrent_weights(const void *args, lm_tensor *const *out) {
 /* ---- networks */
 
 /* Sets lengths[i] to the number of steps that have more than i sequences, and *steps. The caller frees *out. */
-static lm_status lengths_of(const lm_tensor *x, const lm_tensor *h0, const lm_tensor *sizes, int **out, int *steps) {
+static lm_status read_lengths(const lm_tensor *x, const lm_tensor *h0, const lm_tensor *sizes, int **out, int *steps) {
   int64_t batch = h0->size[1], n = sizes ? sizes->size[0] : x->size[0] / batch;
   const int64_t *size = sizes ? (const int64_t *)sizes->data : NULL;
   while (size && n > 0 && size[n - 1] == 0) n--;
@@ -142,17 +142,17 @@ static lm_status begin(lm_cuda_frame *f, lm_tensor *x, lm_tensor *weights, lm_te
   lm_cudnn_rnn_key key;
   lm_cudnn_rnn *r;
   *o = (lm_cudnn_rnn_call){.device = f->device, .batch = (int)h0->size[1]};
-  NEED(key_of(x->dtype, cell, bidirectional, bias, h0->size[0] / (bidirectional ? 2 : 1), x->size[1], h0->size[2],
-              &key));
+  NEED(make_rnn_key(x->dtype, cell, bidirectional, bias, h0->size[0] / (bidirectional ? 2 : 1), x->size[1], h0->size[2],
+                    &key));
   NEED(lm_cudnn_take(f, &o->cudnn));
-  NEED(lm_cudnn_rnn_of(o->cudnn, &key, &r));
+  NEED(lm_cudnn_rnn_get(o->cudnn, &key, &r));
   o->rnn = r;
   if ((size_t)weights->numel * lm_dtype_size(x->dtype) != r->weight_bytes) {
     NEED(lm_fail_value(lm_op_running(), "weights",
                        lm_text("a result of recurrent_weights for x %s and h0 %s", lm_shape_of(x), lm_shape_of(h0)),
                        lm_shape_of(weights)));
   }
-  NEED(lengths_of(x, h0, batch_sizes, &o->lengths, &o->steps));
+  NEED(read_lengths(x, h0, batch_sizes, &o->lengths, &o->steps));
   NEED(lm_cuda_lay_out(f, x, LM_CONTIGUOUS, true, &x));
   NEED(lm_cuda_lay_out(f, weights, LM_CONTIGUOUS, true, &weights));
   NEED(lm_cuda_lay_out(f, h0, LM_CONTIGUOUS, true, &h0));
@@ -164,9 +164,8 @@ static lm_status begin(lm_cuda_frame *f, lm_tensor *x, lm_tensor *weights, lm_te
   return LM_OK;
 }
 
-lm_status lm_cuda_recurrent_network(const void *args, lm_tensor *const *out_, lm_cuda_frame *f) {
+lm_status lm_cuda_recurrent_network(const lm_recurrent_network_args *a, lm_tensor *const *out_, lm_cuda_frame *f) {
   lm_status status;
-  const lm_recurrent_network_args *a = args;
   lm_tensor **out = (lm_tensor **)out_, *reserve = NULL;
   lm_cudnn_rnn_call o = {.lengths = NULL};
   TRY(check_wanted()); /* backward follows this pass's choice */
@@ -201,9 +200,9 @@ static lm_status dense_or_zeros(lm_cuda_frame *f, lm_tensor *t, const lm_tensor 
 }
 
 /* Runs backward. cuDNN writes on the forward pass's memory, so it gets a copy: backward may be called again. */
-lm_status lm_cuda_recurrent_network_backward(const void *args, lm_tensor *const *out, lm_cuda_frame *f) {
+lm_status lm_cuda_recurrent_network_backward(const lm_recurrent_network_backward_args *a, lm_tensor *const *out,
+                                             lm_cuda_frame *f) {
   lm_status status;
-  const lm_recurrent_network_backward_args *a = args;
   lm_tensor *y, *reserve;
   lm_cudnn_rnn_call o;
   TRY(begin(f, a->x, a->weights, a->h0, a->c0, a->batch_sizes, a->cell, a->bidirectional, a->bias, &o));

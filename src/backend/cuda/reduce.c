@@ -20,8 +20,7 @@ static const struct fold {
     [LM_STATISTIC_COUNT_NONZERO] = {LM_REDUCE_NONZERO, LM_FINISH_NONE},
 };
 
-lm_status lm_cuda_reduce(const void *args, lm_tensor *const *out, lm_cuda_frame *f) {
-  const lm_reduce_args *a = args;
+lm_status lm_cuda_reduce(const lm_reduce_args *a, lm_tensor *const *out, lm_cuda_frame *f) {
   bool reduced[LM_MAX_DIMS] = {false};
   for (int i = 0; i < a->dim.n; i++) reduced[a->dim.v[i]] = true;
   struct fold fold = folds[a->statistic];
@@ -34,8 +33,7 @@ lm_status lm_cuda_reduce(const void *args, lm_tensor *const *out, lm_cuda_frame 
   return lm_cuda_fold(f, &job, a->x, out[0], reduced);
 }
 
-lm_status lm_cuda_extreme_along(const void *args, lm_tensor *const *out, lm_cuda_frame *f) {
-  const lm_extreme_along_args *a = args;
+lm_status lm_cuda_extreme_along(const lm_extreme_along_args *a, lm_tensor *const *out, lm_cuda_frame *f) {
   const lm_tensor *indices = out[0], *values = out[1]; /* laid out alike; values may be NULL */
   bool reduced[LM_MAX_DIMS] = {false};
   reduced[a->dim] = true;

@@ -9,7 +9,7 @@ enum {
 /* Returns the stride of the last dim of side 0; 1, as if contiguous, without dims. */
 static int64_t last_stride(const lm_dims *dims) { return dims->ndim > 0 ? dims->stride[0][dims->ndim - 1] : 1; }
 
-/* Returns the parts of a result that make enough blocks for the device out of `blocks`, at most `limit`. */
+/* Returns into how many parts to cut each result, at most `limit`, so that `blocks` results fill the device. */
 static int64_t wanted_parts(int64_t blocks, int64_t limit, int processors) {
   int64_t parts = lm_ceil_div((int64_t)processors * WAVES, blocks);
   return lm_max(lm_min(lm_min(parts, limit), LM_REDUCE_MAX_PARTS), 1);
@@ -17,9 +17,9 @@ static int64_t wanted_parts(int64_t blocks, int64_t limit, int processors) {
 
 static void plan_rows(lm_reduce_job *job, size_t bytes, int processors) {
   const lm_dims *reduced = &job->reduced;
-  int64_t results = lm_dims_count(&job->results);
+  int64_t results = lm_dims_numel(&job->results);
   int64_t run = reduced->ndim > 0 ? reduced->size[reduced->ndim - 1] : 1;
-  int64_t runs = lm_dims_count(reduced) / run, pack = last_stride(reduced) == 1 ? 16 / (int64_t)bytes : 1;
+  int64_t runs = lm_dims_numel(reduced) / run, pack = last_stride(reduced) == 1 ? 16 / (int64_t)bytes : 1;
   int64_t packs = lm_ceil_div(run, pack);
   bool few = results * runs * 32 < (int64_t)processors * 1024;
   job->groups = 1;
@@ -65,7 +65,7 @@ static bool packs_columns(const lm_reduce_job *job, size_t bytes, int pack) {
 }
 
 static void plan_cols(lm_reduce_job *job, size_t bytes, int processors) {
-  int64_t results = lm_dims_count(&job->results), reduced = lm_dims_count(&job->reduced);
+  int64_t results = lm_dims_numel(&job->results), reduced = lm_dims_numel(&job->reduced);
   int pack = lm_reduce_pack(bytes);
   job->pack = packs_columns(job, bytes, pack) ? pack : 1;
   /* Each row of threads gets four elements; at least a warp of columns is side by side. */
@@ -83,8 +83,8 @@ static void plan_cols(lm_reduce_job *job, size_t bytes, int processors) {
 
 /* Returns true if the last kept dim's elements are closer together in memory than the reduced ones: use columns. */
 static bool wants_cols(const lm_reduce_job *job) {
-  if (lm_dims_count(&job->results) == 1) return false;
-  if (lm_dims_count(&job->reduced) == 1) return true;
+  if (lm_dims_numel(&job->results) == 1) return false;
+  if (lm_dims_numel(&job->reduced) == 1) return true;
   int64_t run = last_stride(&job->reduced);
   return run != 1 && last_stride(&job->results) < run;
 }
@@ -103,8 +103,8 @@ lm_status lm_cuda_fold(lm_cuda_frame *f, lm_reduce_job *job, const lm_tensor *x,
   job->x_dtype = x->dtype;
   job->results = lm_dims_of(x->ndim, x->size, kept, 2, (const int64_t *[]){x->stride, out->stride}, true);
   job->reduced = lm_dims_of(x->ndim, x->size, reduced, 1, (const int64_t *[]){x->stride}, true);
-  job->count = lm_dims_count(&job->reduced);
-  int64_t results = lm_dims_count(&job->results);
+  job->count = lm_dims_numel(&job->reduced);
+  int64_t results = lm_dims_numel(&job->results);
   if (results == 0) return LM_OK;
   int processors = lm_cuda_facts_of(x->device)->processors;
   job->cols = wants_cols(job);

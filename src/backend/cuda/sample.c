@@ -13,19 +13,16 @@ static lm_status draw_counts(lm_cuda_frame *f, lm_generator *g, const lm_tensor 
                 lm_sample_counts(out->dtype, x->data, p ? p->data : NULL, out->data, out->numel, draw, f->stream));
 }
 
-lm_status lm_cuda_poisson(const void *args, lm_tensor *const *out, lm_cuda_frame *f) {
-  const lm_poisson_args *a = args;
+lm_status lm_cuda_poisson(const lm_poisson_args *a, lm_tensor *const *out, lm_cuda_frame *f) {
   return draw_counts(f, a->generator, a->x, NULL, out[0]);
 }
 
-lm_status lm_cuda_binomial(const void *args, lm_tensor *const *out, lm_cuda_frame *f) {
-  const lm_binomial_args *a = args;
+lm_status lm_cuda_binomial(const lm_binomial_args *a, lm_tensor *const *out, lm_cuda_frame *f) {
   return draw_counts(f, a->generator, a->count, a->prob, out[0]);
 }
 
 /* Draws indices [rows, k] by the weights x [rows, n]. */
-lm_status lm_cuda_multinomial(const void *args, lm_tensor *const *out, lm_cuda_frame *f) {
-  const lm_multinomial_args *a = args;
+lm_status lm_cuda_multinomial(const lm_multinomial_args *a, lm_tensor *const *out, lm_cuda_frame *f) {
   int64_t rows = a->x->size[0], n = a->x->size[1], k = a->num_samples;
   void *sums;
   NEED(lm_cuda_take(f, (size_t)a->x->numel * sizeof(double), &sums));

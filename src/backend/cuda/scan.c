@@ -4,8 +4,7 @@
 #include "backend/cuda/cuda.h"
 #include "base/message.h"
 
-lm_status lm_cuda_scan(const void *args, lm_tensor *const *out, lm_cuda_frame *f) {
-  const lm_scan_args *a = args;
+lm_status lm_cuda_scan(const lm_scan_args *a, lm_tensor *const *out, lm_cuda_frame *f) {
   const lm_tensor *x = a->x;
   bool others[LM_MAX_DIMS];
   for (int d = 0; d < x->ndim; d++) others[d] = d != a->dim;
@@ -25,7 +24,7 @@ lm_status lm_cuda_scan(const void *args, lm_tensor *const *out, lm_cuda_frame *f
   /* Few and long lines are cut into parts: for two blocks a processor, each of at least FEW chunks, or for all threads
    * that a processor holds, each of at least COLUMN elements. */
   enum { FEW = 4, COLUMN = 64, THREADS = 2048 };
-  int64_t lines = lm_dims_count(&job.lines), most = job.n / (job.columns ? COLUMN : FEW * LM_SCAN_CHUNK);
+  int64_t lines = lm_dims_numel(&job.lines), most = job.n / (job.columns ? COLUMN : FEW * LM_SCAN_CHUNK);
   int64_t parts = lines == 0 ? 1 : (job.columns ? THREADS : 2) * lm_cuda_facts_of(x->device)->processors / lines;
   job.parts = (int)(parts < most ? parts : most);
   if (job.parts < 1) job.parts = 1;

@@ -38,8 +38,7 @@ static void plan_cols(lm_softmax_job *job) {
   job->threads = lanes * rows;
 }
 
-lm_status lm_cuda_softmax_along(const void *args, lm_tensor *const *outs, lm_cuda_frame *f) {
-  const lm_softmax_along_args *a = args;
+lm_status lm_cuda_softmax_along(const lm_softmax_along_args *a, lm_tensor *const *outs, lm_cuda_frame *f) {
   const lm_tensor *x = a->x, *y = a->y, *out = outs[0];
   const int64_t dim = a->dim;
   bool others[LM_MAX_DIMS];
@@ -49,7 +48,7 @@ lm_status lm_cuda_softmax_along(const void *args, lm_tensor *const *outs, lm_cud
   job.lines = lm_dims_of(out->ndim, out->size, others, LM_SOFTMAX_SIDES,
                          (const int64_t *[]){out->stride, x->stride, y ? y->stride : NULL}, true);
   job.length = out->size[dim];
-  job.count = lm_dims_count(&job.lines);
+  job.count = lm_dims_numel(&job.lines);
   job.step[LM_SOFTMAX_OUT] = out->stride[dim];
   job.step[LM_SOFTMAX_X] = x->stride[dim];
   job.step[LM_SOFTMAX_Y] = y ? y->stride[dim] : 0;

@@ -17,7 +17,7 @@ static lm_status sort_lines(lm_cuda_frame *f, const lm_topk *t, bool kth) {
   lm_pairs by_key, by_line;
   void *stream = f->stream;
   int key_bytes = lm_topk_key_bytes(t->dtype);
-  int64_t lines = lm_dims_count(&t->lines), most = t->n < SORT_AT_ONCE && !kth ? SORT_AT_ONCE / t->n : 1;
+  int64_t lines = lm_dims_numel(&t->lines), most = t->n < SORT_AT_ONCE && !kth ? SORT_AT_ONCE / t->n : 1;
   if (most > lines) most = lines;
   NEED(lm_pairs_take(f, most * t->n, key_bytes, &by_key));
   if (most > 1) NEED(lm_pairs_take(f, most * t->n, sizeof(uint32_t), &by_line));
@@ -41,7 +41,7 @@ static lm_status sort_lines(lm_cuda_frame *f, const lm_topk *t, bool kth) {
   return LM_OK;
 }
 
-static lm_topk job_of(const lm_tensor *x, int64_t dim, int64_t k, bool largest, lm_tensor *const *out) {
+static lm_topk describe_topk(const lm_tensor *x, int64_t dim, int64_t k, bool largest, lm_tensor *const *out) {
   lm_topk t = {.dtype = x->dtype,
                .largest = largest,
                .n = x->size[dim],
@@ -57,30 +57,27 @@ static lm_topk job_of(const lm_tensor *x, int64_t dim, int64_t k, bool largest, 
   return t;
 }
 
-static bool has_few_long_lines(const lm_topk *t) { return t->n > LONG_LINE && lm_dims_count(&t->lines) < FEW_LINES; }
+static bool has_few_long_lines(const lm_topk *t) { return t->n > LONG_LINE && lm_dims_numel(&t->lines) < FEW_LINES; }
 
-lm_status lm_cuda_topk(const void *args, lm_tensor *const *out, lm_cuda_frame *f) {
-  const lm_topk_args *a = args;
-  lm_topk t = job_of(a->x, a->dim, a->k, a->largest, out);
-  bool fits = t.n <= INT32_MAX && lm_dims_count(&t.lines) <= INT32_MAX;
+lm_status lm_cuda_topk(const lm_topk_args *a, lm_tensor *const *out, lm_cuda_frame *f) {
+  lm_topk t = describe_topk(a->x, a->dim, a->k, a->largest, out);
+  bool fits = t.n <= INT32_MAX && lm_dims_numel(&t.lines) <= INT32_MAX;
   if (t.k <= LM_TOPK_BLOCK && !has_few_long_lines(&t) && fits) return LAUNCH("select", lm_topk_lines(f->stream, &t));
   return sort_lines(f, &t, false);
 }
 
 /* ---- the k-th of each line */
 
-lm_status lm_cuda_kth_along(const void *args, lm_tensor *const *out, lm_cuda_frame *f) {
-  const lm_kth_along_args *a = args;
-  lm_topk t = job_of(a->x, a->dim, a->k, false, out);
-  int64_t lines = lm_dims_count(&t.lines);
+lm_status lm_cuda_kth_along(const lm_kth_along_args *a, lm_tensor *const *out, lm_cuda_frame *f) {
+  lm_topk t = describe_topk(a->x, a->dim, a->k, false, out);
+  int64_t lines = lm_dims_numel(&t.lines);
   if (t.n > INT32_MAX) return lm_fail_int(lm_op_running(), "the size of dim", "at most 2^31 - 1 on CUDA", t.n);
   if (lines > INT32_MAX) return lm_fail_int(lm_op_running(), "the number of lines", "at most 2^31 - 1 on CUDA", lines);
   if (has_few_long_lines(&t)) return sort_lines(f, &t, true);
   return LAUNCH("select", lm_kth_lines(f->stream, &t));
 }
 
-lm_status lm_cuda_searchsorted(const void *args, lm_tensor *const *out, lm_cuda_frame *f) {
-  const lm_searchsorted_args *a = args;
+lm_status lm_cuda_searchsorted(const lm_searchsorted_args *a, lm_tensor *const *out, lm_cuda_frame *f) {
   const lm_tensor *rows = a->sorted_sequence;
   int64_t each = rows->ndim == 1 ? -1 : a->x->size[a->x->ndim - 1];
   return LAUNCH("search", lm_search_sorted(f->stream, rows->dtype, rows->data, rows->size[rows->ndim - 1], a->x->data,
@@ -90,8 +87,7 @@ lm_status lm_cuda_searchsorted(const void *args, lm_tensor *const *out, lm_cuda_
 /* ---- randperm */
 
 /* Draws the same permutation as the CPU from the same seed and offset (kernels/sort.cu explains how). */
-lm_status lm_cuda_randperm(const void *args, lm_tensor *const *out, lm_cuda_frame *f) {
-  const lm_randperm_args *a = args;
+lm_status lm_cuda_randperm(const lm_randperm_args *a, lm_tensor *const *out, lm_cuda_frame *f) {
   lm_tensor *y = out[0], *order = y;
   lm_pairs pairs;
   void *block;

@@ -22,12 +22,10 @@ lm_status lm_pairs_take(lm_cuda_frame *f, int64_t n, int key_bytes, lm_pairs *pa
 
 lm_status lm_pairs_sort(lm_cuda_frame *f, const lm_pairs *p, int bits) {
   size_t bytes = 0;
-  void *temp = NULL;
+  LM_CUDA_SCRATCH temp = {0};
   NEED(LAUNCH("sort", lm_cub_sort_pairs(f->stream, NULL, &bytes, p->key_bytes, p->keys, p->sorted_keys, p->order,
                                         p->sorted, p->n, bits)));
   NEED(lm_cuda_scratch(f->device, bytes, &temp));
-  lm_status status = LAUNCH("sort", lm_cub_sort_pairs(f->stream, temp, &bytes, p->key_bytes, p->keys, p->sorted_keys,
-                                                      p->order, p->sorted, p->n, bits));
-  lm_cuda_scratch_done(f->device, temp, bytes);
-  return status;
+  return LAUNCH("sort", lm_cub_sort_pairs(f->stream, temp.p, &bytes, p->key_bytes, p->keys, p->sorted_keys, p->order,
+                                          p->sorted, p->n, bits));
 }

@@ -33,7 +33,7 @@ int64_t lm_cuda_strided_numel(const lm_strided_layout *l) {
 
 /* ---- dims */
 
-static void reverse(int n, int64_t *v) {
+static void reverse_numbers(int n, int64_t *v) {
   for (int a = 0, b = n - 1; a < b; a++, b--) {
     int64_t first = v[a];
     v[a] = v[b], v[b] = first;
@@ -41,8 +41,8 @@ static void reverse(int n, int64_t *v) {
 }
 
 static void reverse_dims(lm_strided_layout *l) {
-  reverse(l->ndim, l->size);
-  for (int k = 0; k < l->operands; k++) reverse(l->ndim, l->stride[k]);
+  reverse_numbers(l->ndim, l->size);
+  for (int k = 0; k < l->operands; k++) reverse_numbers(l->ndim, l->stride[k]);
 }
 
 /* Orders and merges the dims by lm_dims_of, which has the innermost last, and reverses them: launches have it first. */
@@ -61,7 +61,7 @@ void lm_cuda_strided_order(lm_strided_layout *l, int order) {
 }
 
 /* Merges neighboring dims that are evenly spaced in all operands, without changing their order. */
-static void merge(lm_strided_layout *l) {
+static void merge_dims(lm_strided_layout *l) {
   reverse_dims(l);
   lm_cuda_strided_order(l, LM_ROW_MAJOR);
 }
@@ -99,7 +99,7 @@ lm_status lm_cuda_transpose(const lm_strided_layout *l, int dim, void *stream) {
 }
 
 /* Copies operand k to `scratch`, dense in the walk's order; its broadcast dims stay broadcast. */
-static lm_status straighten(lm_strided_layout *l, int k, void *scratch, void *stream) {
+static lm_status copy_densely(lm_strided_layout *l, int k, void *scratch, void *stream) {
   lm_strided_layout transpose = {.operands = 2, .data = {scratch, l->data[k]}, .dtype = {l->dtype[k], l->dtype[k]}};
   int64_t next = 1;
   int along = 0;
@@ -142,7 +142,7 @@ static lm_status launch_pieces(const char *name, lm_pointwise_launcher *launcher
     half[1].at.data[k] = (char *)l->data[k] + first * l->stride[k][outer] * bytes;
   }
   for (int i = 0; i < 2; i++) {
-    merge(&half[i].at);
+    merge_dims(&half[i].at);
     NEED(launch_pieces(name, launcher, &half[i], stream));
   }
   return LM_OK;
@@ -152,21 +152,19 @@ lm_status lm_cuda_pointwise_launch(const char *name, lm_pointwise_launcher *laun
                                    lm_device device, void *stream) {
   lm_status status = LM_OK;
   lm_strided_layout *l = &launch->at;
-  void *scratch[LM_STRIDED_OPERANDS] = {NULL};
-  size_t bytes[LM_STRIDED_OPERANDS] = {0};
+  lm_cuda_memory scratch[LM_STRIDED_OPERANDS] = {{0}};
   bool straightened = false;
   for (int k = 1; k < l->operands; k++) {
     if (!lm_cuda_strided_across(l, k)) continue;
-    bytes[k] = straight_bytes(l, k);
-    TRY(lm_cuda_scratch(device, bytes[k], &scratch[k]));
-    TRY(straighten(l, k, scratch[k], stream));
+    TRY(lm_cuda_scratch(device, straight_bytes(l, k), &scratch[k]));
+    TRY(copy_densely(l, k, scratch[k].p, stream));
     straightened = true;
   }
-  if (straightened) merge(l);
+  if (straightened) merge_dims(l);
   TRY(launch_pieces(name, launcher, launch, stream));
 done:
   for (int k = 1; k < l->operands; k++) {
-    if (scratch[k]) lm_cuda_scratch_done(device, scratch[k], bytes[k]);
+    if (scratch[k].p) lm_cuda_scratch_done(&scratch[k]);
   }
   return status;
 }

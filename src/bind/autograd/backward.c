@@ -42,15 +42,18 @@ LM_FUNCTION(backward) {
   int top = lua_gettop(L);
   if (top == 0) lm_need_tensor(L, 1, fn, "x");
   luaL_checkstack(L, 20 + LM_HOOK_SLOTS, fn);
+  lm_gc_step_hasten(s);
   lm_gc_step_if_due(L, s);
   lm_callbacks_drain(L, s->callbacks);
   lm_note_line(L, s); /* DistributedDataParallel waits for other ranks in it */
   pass p = {0};
   lm_status status;
-  TRY(lm_read_tensor_or_list(L, s, 1, fn, "x", false, &p.roots));
-  TRY(read_modes(L, s, 2, top - 1, fn, "gradient", 3, &p));
+  s->reads_for_op = true;
+  status = lm_read_tensor_or_list(L, s, 1, fn, "x", false, &p.roots);
+  if (status == LM_OK) status = read_modes(L, s, 2, top - 1, fn, "gradient", 3, &p);
+  s->reads_for_op = false;
+  TRY(status);
   TRY(lm_backward_in(L, s, &p.args, NULL));
-  if (!p.args.retain_graph) lm_gc_step_hasten(s);
 done:
   drop_pass(&p);
   return status == LM_OK ? 0 : lm_raise(L, status);

@@ -224,7 +224,7 @@ lua_State *lm_running_begin(lua_State *L, lm_lua *s) {
 lm_status lm_backward_in(lua_State *L, lm_lua *s, const lm_backward_args *a, lm_tensor **out) {
   if (!s->callbacks) return lm_fail(LM_E_STATE, "backward: cannot run while the Lua state closes");
   lua_State *before = lm_running_begin(L, s);
-  lm_status status = lm_backward(a, out);
+  lm_status status = lm_backward_by_script(a, out);
   s->running = before;
   if (status != LM_OK || (status = lm_truncation_check()) == LM_OK) return status;
   for (int i = 0; out && i < a->ninputs; i++) lm_release(out[i]);

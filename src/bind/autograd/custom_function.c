@@ -106,11 +106,9 @@ done:
   return status;
 }
 
-/* custom_record(name, backward, inputs, outputs, saved): ties outputs to inputs; backward(grads) returns a list of
- * gradients for inputs, and in it custom_saved(i) is saved[i]. */
-LM_FUNCTION(custom_record) {
+/* Ties outputs to inputs; backward(grads) returns a list of gradients of inputs; custom_saved(i) in it is saved[i]. */
+LM_FUNCTION(custom_record, (any, name), (any, backward), (any, inputs), (any, outputs), (any, saved)) {
   lm_lua *s = LM_STATE(L);
-  lua_settop(L, 5);
   lm_callbacks_drain(L, s->callbacks);
   if (lua_type(L, 1) != LUA_TSTRING || lua_type(L, 2) != LUA_TFUNCTION) {
     bool is_text = lua_type(L, 1) == LUA_TSTRING;
@@ -139,9 +137,8 @@ static lm_status fetch_saved(lua_State *L, lm_lua *s, void *arg) {
 }
 
 /* custom_saved(i): the i-th saved tensor with its history; only inside a backward of custom_record. */
-LM_FUNCTION(custom_saved) {
+LM_FUNCTION_AS(custom_saved, "saved_tensors", (int, i)) {
   fetching f = {.c = (custom_callback *)LM_STATE(L)->in_backward};
-  int64_t i = lm_need_int(L, 1, "saved_tensors", "i");
   if (!f.c || !f.c->node) return lm_raise_text(L, "saved_tensors: cannot be read outside of backward");
   if (i < 1 || i > f.c->nsaved)
     return lm_raise(L, lm_fail_int("saved_tensors", "i", lm_text("from 1 to %d", f.c->nsaved), i));

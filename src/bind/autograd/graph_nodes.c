@@ -48,13 +48,10 @@ static void push_node(lua_State *L, const struct lm_node *node) {
   lua_setfield(L, -2, "edges");
 }
 
-LM_FUNCTION(graph_nodes) {
-  lm_tensor *x = lm_retain(lm_need_tensor(L, 1, "graph", "x"));
+LM_FUNCTION_AS(graph_nodes, "graph", (tensor, x), (any, list)) {
   const struct lm_node *root = lm_graph_node_of(x);
-  lm_release(x);
   if (!root)
     return lm_raise_text(L, "graph: x must require grad; none of its inputs does, or it was made within no_grad");
-  lua_settop(L, 2);
   lua_newtable(L);
   lua_newtable(L);
   lua_newtable(L);

@@ -1,4 +1,5 @@
-/* Registers hooks on gradients, and runs functions that backward computes again (checkpoint). */
+/* Registers hooks on gradients, keeps fields of Lua with tensors, and runs functions that backward computes again
+ * (checkpoint). */
 #include <stdio.h>
 
 #include "bind/autograd/callback.h"
@@ -28,20 +29,42 @@ static lm_status call_hook(void *ctx, lm_tensor *grad, lm_tensor **replacement) 
   return status;
 }
 
-/* Returns a callback of the function at 2, which belongs to the handle at 1. `fn` and `name` are for messages. */
-static lm_callback *callback_of_handle(lua_State *L, lm_lua *s, const char *fn, const char *name) {
-  lm_callbacks_drain(L, s->callbacks);
-  lm_need_tensor(L, 1, fn, "x");
-  if (lua_type(L, 2) != LUA_TFUNCTION) lm_raise_arg(L, 2, fn, name, "a function");
-  lm_tensor_handle *b = lm_to_tensor_handle(L, s, 1);
+/* Pushes the table of the handle at 1, which has hooks by their addresses and fields by name. */
+static void push_own_table(lua_State *L, lm_tensor_handle *b) {
   if (!b->hooked) {
     lua_newtable(L);
     lua_setfenv(L, 1);
     b->hooked = true;
   }
+  lua_getfenv(L, 1);
+}
+
+/* Returns the value that set_field(x, name, value) keeps with the handle x; nil without one, or if x is no tensor. */
+LM_FUNCTION(field, (any, x), (any, name)) {
+  const lm_tensor_handle *b = lm_to_tensor_handle(L, LM_STATE(L), 1);
+  if (!b || !b->hooked) return 0;
+  lua_getfenv(L, 1);
+  lua_insert(L, 2);
+  lua_rawget(L, 2);
+  return 1;
+}
+
+/* Keeps the value with the handle x, until that is collected. */
+LM_FUNCTION(set_field, (tensor, x), (any, name), (any, value)) {
+  push_own_table(L, lm_to_tensor_handle(L, LM_STATE(L), 1));
+  lua_insert(L, 2);
+  lua_rawset(L, 2);
+  return 0;
+}
+
+/* Returns a callback of the function at 2, which belongs to the handle at 1. `fn` and `name` are for messages. */
+static lm_callback *callback_of_handle(lua_State *L, lm_lua *s, const char *fn, const char *name) {
+  lm_callbacks_drain(L, s->callbacks);
+  lm_need_tensor(L, 1, fn, "x");
+  if (lua_type(L, 2) != LUA_TFUNCTION) lm_raise_arg(L, 2, fn, name, "a function");
+  push_own_table(L, lm_to_tensor_handle(L, s, 1));
   lm_callback *c = lm_callback_new(s->callbacks, sizeof *c);
   if (!c) lm_raise(L, LM_E_STATE);
-  lua_getfenv(L, 1);
   lm_callback_keep_here(L, c, 2);
   if (lm_to_tensor(L, s, 1)) return c;
   lm_callback_release(c); /* a finalizer has run */
@@ -49,11 +72,9 @@ static lm_callback *callback_of_handle(lua_State *L, lm_lua *s, const char *fn, 
   return NULL;
 }
 
-/* _register_hook(x, f, accumulate) -> id, callback: f gets x's gradient or, with accumulate, x once .grad is set */
-LM_FUNCTION(_register_hook) {
+/* Returns an id and the callback: f gets x's gradient or, with accumulate, x once .grad is set. */
+LM_FUNCTION(_register_hook, (any, x), (any, f), (flag, accumulate)) {
   lm_lua *s = LM_STATE(L);
-  lua_settop(L, 3);
-  bool accumulate = lua_toboolean(L, 3);
   const char *fn = accumulate ? "register_post_accumulate_grad_hook" : "register_hook";
   lm_callback *c = callback_of_handle(L, s, fn, "hook");
   lm_tensor *t = lm_to_tensor(L, s, 1);
@@ -81,25 +102,23 @@ LM_FUNCTION(_remove_hook) {
   return 0;
 }
 
-/* set_source(x, f, from): nodes save no reference to x's memory; f() returns it again, with equal values as long as
- * from's version is */
-LM_FUNCTION(set_source) {
+/* Nodes save no reference to x's memory; f() returns it again, with equal values as long as from's version stays. */
+LM_FUNCTION(set_source, (any, x), (any, f), (any, from)) {
   lm_lua *s = LM_STATE(L);
-  lua_settop(L, 3);
   lm_callback *c = callback_of_handle(L, s, "set_source", "f");
-  lm_tensor *from = lm_to_tensor(L, s, 3);
-  if (!from) {
+  lm_tensor *origin = lm_to_tensor(L, s, from);
+  if (!origin) {
     lm_callback_release(c);
-    return lm_raise_arg(L, 3, "set_source", "from", "a tensor");
+    return lm_raise_arg(L, from, "set_source", "from", "a tensor");
   }
   lm_source source = {.fetch = call_hook, .ctx = c, .release = lm_callback_release};
-  lm_need(L, lm_tensor_set_source(lm_to_tensor(L, s, 1), from, source));
+  lm_need(L, lm_tensor_set_source(lm_to_tensor(L, s, x), origin, source));
   return 0;
 }
 
-/* run_next(x): backward runs the node that made x, whose inputs are leaves, before all nodes that exist now */
-LM_FUNCTION(run_next) {
-  lm_run_next(lm_need_tensor(L, 1, "run_next", "x"));
+/* Backward runs the node that made x, whose inputs are leaves, before all nodes that exist now. */
+LM_FUNCTION(run_next, (tensor, x)) {
+  lm_run_next(x);
   return 0;
 }
 

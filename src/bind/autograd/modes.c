@@ -19,8 +19,7 @@ LM_FUNCTION(enable_grad) { return with_grad(L, "enable_grad", true); }
 
 LM_FUNCTION(is_grad_enabled) { return lm_return_bool(L, lm_grad_enabled()); }
 
-LM_FUNCTION(set_grad_enabled) {
-  bool on = lm_need_bool(L, 1, "set_grad_enabled", "on");
+LM_FUNCTION(set_grad_enabled, (boolean, on)) {
   lua_pushboolean(L, lm_grad_enabled());
   lm_set_grad_enabled(on);
   return 1;
@@ -37,9 +36,8 @@ LM_FUNCTION(detect_anomaly) {
   return failed ? lua_error(L) : lua_gettop(L);
 }
 
-/* set_detect_anomaly(on) -> the setting before */
-LM_FUNCTION(set_detect_anomaly) {
-  bool on = lm_need_bool(L, 1, "set_detect_anomaly", "on");
+/* Returns the setting before. */
+LM_FUNCTION(set_detect_anomaly, (boolean, on)) {
   lua_pushboolean(L, lm_anomaly());
   lm_set_anomaly(on);
   lm_lines_changed(LM_STATE(L));
@@ -77,7 +75,7 @@ LM_FUNCTION(autocast) {
   }
   luaL_checkstack(L, 8, "autocast");
   lm_need(L, lm_read_call(L, LM_STATE(L), 1, f - 1, "autocast", 4, 5, params, &given));
-  if (dtype != LM_NO_DTYPE && dtype != LM_BF16 && dtype != LM_F16)
+  if (dtype != LM_NO_DTYPE && !lm_dtype_is_half(dtype))
     return lm_raise(L, lm_fail_dtype("autocast", "dtype", "bfloat16 or float16", lm_dtype_name(dtype)));
   lm_autocast mode = lm_autocast_get();
   mode.uncached = !cached;
@@ -92,7 +90,7 @@ LM_FUNCTION(autocast) {
   return failed ? lua_error(L) : lua_gettop(L) - f + 1;
 }
 
-LM_HELD_TYPE(cast_group_type, lm_cast_group, lm_cast_group_free, "luminary.cast_group", "a cast group", NULL);
+LM_HELD_TYPE(cast_group, lm_cast_group, lm_cast_group_free, "luminary.cast_group", "a cast group", NULL, NULL)
 
 /* cast_group(list) -> an object; while it lives, autocast casts these parameters together */
 LM_FUNCTION(cast_group) {
@@ -106,16 +104,15 @@ LM_FUNCTION(cast_group) {
   return 1;
 }
 
-/* is_autocast_enabled([device]): true if autocast is on for that kind of device, or for any kind. */
-LM_FUNCTION(is_autocast_enabled) {
+/* Returns true if autocast is on for that kind of device, or for any kind. */
+LM_FUNCTION(is_autocast_enabled, (device, device, LM_NO_DEVICE)) {
   uint16_t on = lm_autocast_get().on;
-  if (!lua_isnoneornil(L, 1)) on = on >> LM_DEVICE_KIND(lm_need_device(L, 1, "is_autocast_enabled")) & 1;
-  return lm_return_bool(L, on != 0);
+  return lm_return_bool(L, device == LM_NO_DEVICE ? on != 0 : on >> LM_DEVICE_KIND(device) & 1);
 }
 
-/* get_autocast_dtype([device]) -> the dtype to which autocast casts on that kind of device, or nil if it is off. */
-LM_FUNCTION(get_autocast_dtype) {
-  int kind = LM_DEVICE_KIND(lm_device_or_default(L, 1, "get_autocast_dtype"));
+/* Returns the dtype to which autocast casts on that kind of device, or nil if it is off. */
+LM_FUNCTION(get_autocast_dtype, (device, device, lm_default_device())) {
+  int kind = LM_DEVICE_KIND(device);
   lm_autocast mode = lm_autocast_get();
   if (!(mode.on >> kind & 1)) return 0;
   return lm_return_text(L, lm_dtype_name(mode.dtype[kind]));

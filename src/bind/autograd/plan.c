@@ -4,7 +4,7 @@
  *                                  like: a plan of the same function for other shapes, with which it shares weights
  *   plan:run(inputs) -> a list of tensors, or nil and a sentence if a result's shape depends on values
  *   plan:is_current() -> boolean        false once a tensor that the plan has read was changed
- *   plan:ops() -> list of the names of its ops
+ *   plan:ops() -> list of the names of its ops, with "+" before an op that is computed together with the one before
  *   plan_key(...) -> a string that calls with tensors of these devices, dtypes and layouts share, under the same
  *                    defaults; nil for many, or if one is neither a tensor nor nil */
 #include "plan/plan.h"
@@ -15,7 +15,8 @@
 
 enum { MAX_RESULTS = 200 };
 
-static lm_plan *self(lua_State *L, const char *fn);
+LM_LIST(lm_methods_of_plan);
+LM_HELD_TYPE(plan, lm_plan, lm_plan_free, "luminary.plan", "a plan", LM_METHODS_OF(plan))
 
 typedef struct running {
   lm_plan *plan;
@@ -41,9 +42,9 @@ static int push_refusal(lua_State *L) {
   return 2;
 }
 
-static int plan_run(lua_State *L) {
+LM_OBJECT_METHOD(plan, run, "run") {
   lm_lua *s = LM_STATE(L);
-  running r = {.plan = self(L, "run")};
+  running r = {.plan = lm_need_plan(L, 1, "run", "plan")};
   lua_settop(L, 2);
   lm_gc_step_if_due(L, s);
   const int n = lm_plan_noutputs(r.plan);
@@ -61,33 +62,27 @@ static int plan_run(lua_State *L) {
   return 1;
 }
 
-static int plan_is_current(lua_State *L) { return lm_return_bool(L, lm_plan_is_current(self(L, "is_current"))); }
+LM_OBJECT_METHOD(plan, is_current, "is_current", (plan, plan)) { return lm_return_bool(L, lm_plan_is_current(plan)); }
 
-static int plan_ops(lua_State *L) {
-  const lm_plan *plan = self(L, "ops");
+LM_OBJECT_METHOD(plan, ops, "ops", (plan, plan)) {
+  bool continues = false;
   lua_newtable(L);
   for (int i = 0; i < lm_plan_nsteps(plan); i++) {
     const char *name = lm_plan_op_name(plan, i);
     if (!name) continue;
-    lua_pushstring(L, name);
+    const bool is_chained = lm_plan_is_chained(plan, i);
+    lua_pushfstring(L, "%s%s", is_chained && continues ? "+" : "", name);
     lua_rawseti(L, -2, (int)lua_objlen(L, -2) + 1);
+    continues = is_chained;
   }
   return 1;
 }
 
-static const luaL_Reg plan_methods[] = {
-    {"run", plan_run}, {"is_current", plan_is_current}, {"ops", plan_ops}, {NULL, NULL}};
-LM_HELD_TYPE(plan_type, lm_plan, lm_plan_free, "luminary.plan", "a plan", plan_methods);
-
-static lm_plan *self(lua_State *L, const char *fn) { return lm_need_held(L, 1, &plan_type, fn); }
-
-LM_FUNCTION(plan_new) {
-  const lm_tape *tape = lm_need_tape(L, 1, "plan_new");
+LM_FUNCTION(plan_new, (recorded, tape), (any, results), (plan, like, NULL)) {
   int n = 0;
   lm_tensor **outputs = NULL;
-  const lm_plan *like = lua_isnoneornil(L, 3) ? NULL : lm_need_held(L, 3, &plan_type, "plan_new");
   lm_plan **plan = lm_object_new(L, &plan_type);
-  lm_status status = lm_read_list(L, LM_STATE(L), 2, "plan_new", "outputs", false, &n, &outputs);
+  lm_status status = lm_read_list(L, LM_STATE(L), results, "plan_new", "outputs", false, &n, &outputs);
   if (status == LM_OK && n > MAX_RESULTS) status = lm_fail(LM_E_STATE, "there are more than %d results", MAX_RESULTS);
   if (status == LM_OK) status = lm_plan_new(tape, n, outputs, like, plan);
   lm_free(outputs);
@@ -96,9 +91,11 @@ LM_FUNCTION(plan_new) {
 
 LM_FUNCTION(plan_key) {
   const lm_lua *s = LM_STATE(L);
-  int64_t key[512] = {lm_default_dtype(), lm_default_device(), lm_device_current(LM_CUDA)};
+  const lm_autocast cast = lm_autocast_get();
+  int64_t key[512] = {lm_default_dtype(), lm_default_device(), lm_device_current(LM_CUDA), cast.on, cast.keeps};
   const int n = lua_gettop(L), most = (int)(sizeof key / sizeof *key) - 2 * LM_MAX_DIMS - 4;
-  int at = 3;
+  int at = 5;
+  for (int k = 0; k < LM_DEVICE_KINDS; k++) key[at++] = cast.on >> k & 1 ? cast.dtype[k] : LM_NO_DTYPE;
   for (int i = 1; i <= n; i++) {
     const lm_tensor *t = lm_to_tensor(L, s, i);
     if (at > most || (!t && !lua_isnil(L, i))) return 0;

@@ -180,10 +180,11 @@ static void push_step(lua_State *L, const lm_tape_step *s, int i) {
   lua_setfield(L, -2, "outputs");
 }
 
-static int tape_steps(lua_State *L) {
-  const lm_tape *tape = lm_need_tape(L, 1, "steps");
+LM_LIST(lm_methods_of_tape);
+LM_HELD_TYPE(tape, lm_tape, lm_tape_free, "luminary.tape", "a recording of ops", LM_METHODS_OF(tape))
+
+LM_OBJECT_METHOD(tape, steps, "steps", (tape, tape)) {
   luaL_checkstack(L, 24, "steps");
-  lua_settop(L, 1);
   lua_createtable(L, tape->nsteps, 0);
   lua_newtable(L); /* VALUES */
   lua_newtable(L); /* IDS */
@@ -203,9 +204,7 @@ static int tape_steps(lua_State *L) {
   return 2;
 }
 
-static int tape_id(lua_State *L) {
-  lm_need_tape(L, 1, "id");
-  lm_tensor *t = lm_need_tensor(L, 2, "id", "t");
+LM_OBJECT_METHOD(tape, id, "id", (tape, tape), (tensor, t)) {
   lua_getfenv(L, 1);
   if (!lm_field(L, lua_gettop(L), "ids")) return lm_raise_text(L, "id: call tape:steps() first");
   lua_pushlightuserdata(L, t);
@@ -213,20 +212,13 @@ static int tape_id(lua_State *L) {
   return 1;
 }
 
-static int tape_refusal(lua_State *L) {
-  const lm_tape *tape = lm_need_tape(L, 1, "refusal");
+LM_OBJECT_METHOD(tape, refusal, "refusal", (tape, tape)) {
   return lm_return_text(L, tape->refusal[0] ? tape->refusal : NULL);
 }
 
-static int tape_close(lua_State *L);
+LM_OBJECT_METHOD(tape, close, "close") { return lm_object_close(L, &tape_type, "close"); }
 
-static const luaL_Reg tape_methods[] = {
-    {"steps", tape_steps}, {"id", tape_id}, {"refusal", tape_refusal}, {"close", tape_close}, {NULL, NULL}};
-LM_HELD_TYPE(tape_type, lm_tape, lm_tape_free, "luminary.tape", "a recording of ops", tape_methods);
-
-static int tape_close(lua_State *L) { return lm_object_close(L, &tape_type, "close"); }
-
-const lm_tape *lm_need_tape(lua_State *L, int i, const char *fn) { return lm_need_held(L, i, &tape_type, fn); }
+lm_tape *lm_need_recorded(lua_State *L, int i, const char *fn, const char *arg) { return lm_need_tape(L, i, fn, arg); }
 
 static lm_status new_tape(lua_State *L, const lm_lua *s, lm_tape **out) {
   int n = 0;
@@ -252,6 +244,7 @@ LM_FUNCTION(record_ops) {
     push_handle(L, (*tape)->input[i]);
     lua_rawseti(L, -2, i + 1);
   }
+  lm_autocast_forget(); /* casts of weights are steps */
   lm_tape *before = lm_tape_swap(*tape);
   lm_lines_changed(s);
   int failed = lm_pcall(L, 1, LUA_MULTRET);
@@ -269,8 +262,8 @@ LM_FUNCTION(is_recording_ops) {
   return 2;
 }
 
-/* depends_on_inputs(t): true if t's values depend on the inputs of the function that is recorded on this thread */
-LM_FUNCTION(depends_on_inputs) {
+/* Returns true if t's values depend on the inputs of the function that is recorded on this thread. */
+LM_FUNCTION(depends_on_inputs, (tensor, t)) {
   const lm_tape *tape = lm_tape_current();
-  return lm_return_bool(L, tape && lm_tape_is_dynamic(tape, lm_need_tensor(L, 1, "depends_on_inputs", "t")));
+  return lm_return_bool(L, tape && lm_tape_is_dynamic(tape, t));
 }

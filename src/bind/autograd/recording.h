@@ -4,4 +4,4 @@
 #include "bind/bind.h"
 
 /* Returns the recording at i; raises for other values. */
-const lm_tape *lm_need_tape(lua_State *L, int i, const char *fn);
+lm_tape *lm_need_recorded(lua_State *L, int i, const char *fn, const char *arg);

@@ -14,7 +14,7 @@ typedef struct gathering {
   double scale, bias;
 } gathering;
 
-static lm_status gather(lua_State *L, lm_lua *s, void *arg) {
+static lm_status gather_batch(lua_State *L, lm_lua *s, void *arg) {
   gathering *v = arg;
   lm_tensor *x, *index;
   NEED(lm_read_tensor(L, s, 1, v->fn, "x", &x));
@@ -33,7 +33,7 @@ static lm_status gather(lua_State *L, lm_lua *s, void *arg) {
 
 static int gathering_of(lua_State *L, const char *fn, bool one) {
   gathering v = {.fn = fn, .one = one, .dtype = LM_NO_DTYPE, .scale = 1};
-  return lm_return_tensors(L, 3, 1, gather, &v, &v.rows);
+  return lm_return_tensors(L, 3, 1, gather_batch, &v, &v.rows);
 }
 
 LM_FUNCTION(gather_rows) { return gathering_of(L, "gather_rows", false); }

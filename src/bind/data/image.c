@@ -38,12 +38,12 @@ static lm_status read_image(lua_State *L, const lm_lua *s, const char *fn, lm_im
   return lm_image_read_header(im);
 }
 
-static lm_status read_header(lua_State *L, lm_lua *s, void *arg) { return read_image(L, s, "open_image", arg); }
+static lm_status read_image_header(lua_State *L, lm_lua *s, void *arg) { return read_image(L, s, "open_image", arg); }
 
 LM_FUNCTION(image_header) {
   lm_image im;
   lua_settop(L, HEADER);
-  lm_need(L, lm_retry_after_gc(L, LM_STATE(L), read_header, &im));
+  lm_need(L, lm_retry_after_gc(L, LM_STATE(L), read_image_header, &im));
   lua_pushnumber(L, (double)im.height);
   lua_pushnumber(L, (double)im.width);
   lua_pushinteger(L, im.channels);
@@ -51,7 +51,9 @@ LM_FUNCTION(image_header) {
   return 4;
 }
 
-static lm_status decode(lua_State *L, lm_lua *s, void *arg) {
+LM_FUNCTION(image_endings) { return lm_return_text(L, lm_image_endings); }
+
+static lm_status decode_image(lua_State *L, lm_lua *s, void *arg) {
   static const char fn[] = "decode";
   lm_image im;
   int64_t mode;
@@ -69,7 +71,7 @@ static lm_status decode(lua_State *L, lm_lua *s, void *arg) {
   return lm_image_decode(&im, (lm_image_mode)mode, crop.n > 0 ? &part : NULL, at_least.n > 0 ? at_least.v : NULL, arg);
 }
 
-LM_FUNCTION(image_decode) { return lm_return_tensor(L, AT_LEAST, decode); }
+LM_FUNCTION(image_decode) { return lm_return_tensor(L, AT_LEAST, decode_image); }
 
 /* ---- decode_gif(bytes, name, max_pixels, apply_exif_orientation, allow_corrupt, channels) -> uint8 [N, C, H, W] */
 
@@ -90,7 +92,7 @@ typedef struct encoding {
   lm_tensor *bytes;
 } encoding;
 
-static lm_status encode(lua_State *L, lm_lua *s, void *arg) {
+static lm_status encode_image(lua_State *L, lm_lua *s, void *arg) {
   encoding *e = arg;
   lm_tensor *pixels;
   int64_t value;
@@ -98,7 +100,7 @@ static lm_status encode(lua_State *L, lm_lua *s, void *arg) {
   return lm_image_encode(e->format, pixels, value < 0 || value > 1000 ? -1 : (int)value, &e->bytes);
 }
 
-static int return_encoded(lua_State *L, encoding e) { return lm_return_tensors(L, 2, 1, encode, &e, &e.bytes); }
+static int return_encoded(lua_State *L, encoding e) { return lm_return_tensors(L, 2, 1, encode_image, &e, &e.bytes); }
 
 LM_FUNCTION(encode_jpeg) { return return_encoded(L, (encoding){"encode_jpeg", "quality", "jpeg", NULL}); }
 LM_FUNCTION(encode_png) { return return_encoded(L, (encoding){"encode_png", "compression_level", "png", NULL}); }

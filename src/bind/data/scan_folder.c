@@ -12,7 +12,7 @@ typedef struct scanning {
 } scanning;
 
 static void close_scanning(void *object) { lm_folder_free(&((scanning *)object)->found); }
-static const lm_object_type scanning_type = {"luminary.scanning", sizeof(scanning), close_scanning, NULL, NULL};
+static const lm_object_type scanning_type = {"luminary.scanning", sizeof(scanning), close_scanning, NULL, NULL, NULL};
 
 static lm_status run_scan(lua_State *L, lm_lua *s, void *arg) {
   scanning *v = arg;
@@ -27,10 +27,9 @@ static lm_status run_scan(lua_State *L, lm_lua *s, void *arg) {
   return LM_OK;
 }
 
-LM_FUNCTION(scan_folder) {
+LM_FUNCTION(scan_folder, (any, root), (any, extensions)) {
   enum { SCANNING = 4, NAMES };
   int n;
-  lua_settop(L, 2);
   const char **suffix = lm_need_strings(L, 2, "scan_folder", "extensions", 0, &n); /* 3 */
   scanning *v = lm_object_new(L, &scanning_type);
   v->suffix = suffix;

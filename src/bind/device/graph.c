@@ -1,11 +1,9 @@
 /* Captures and replays whole training steps as graphs (device/graph.h):
  *
- *   graph_capture(device, stream, f, ...) -> graph, f's results          f runs once; its kernels are recorded, not run
- *   graph_replay(graph)                                                  on the current stream of its device
- *   graph_is_capturing() -> boolean                                      on this thread
- *   graph_set_numbers(graph, at, list)                                          sets optimizers' numbers from index
- * `at` on optim_numbers_at() -> integer                                           index of the last captured step's
- * first number
+ *   graph_capture(device, stream, f, ...) -> graph, f's results    f runs once; its kernels are recorded, not run
+ *   graph_replay         on the current stream of the graph's device
+ *   graph_set_numbers    sets optimizers' numbers from index `at` on
+ *   optim_numbers_at     index of the last captured step's first number
  *
  * Numbers that change from one replay to the next are in device memory, which captured kernels read: the offset of the
  * random sequence since the capture (tensor/generator.h), to which the graph's last node adds; and the numbers that
@@ -45,7 +43,7 @@ static void release_graph(graph *g) {
 }
 
 static void close_graph(void *object) { release_graph(object); }
-static const lm_object_type graph_type = {"luminary.graph", sizeof(graph), close_graph, "a captured graph", NULL};
+static const lm_object_type graph_type = {"luminary.graph", sizeof(graph), close_graph, "a captured graph", NULL, NULL};
 
 /* Copies n `numbers` of x's dtype to x, on the device, from element `at` on. */
 static lm_status put_numbers(lm_tensor *x, int64_t at, int64_t n, const void *numbers) {
@@ -110,7 +108,7 @@ static lm_status end_capture(graph *g, bool keep) {
 
 LM_FUNCTION(graph_capture) {
   lm_lua *s = LM_STATE(L);
-  lm_stream *side = lm_need_stream(L, 1, "graph");
+  lm_stream *side = lm_need_stream(L, 1, "graph", "stream");
   lm_device device = side->device;
   lm_need_function(L, 3, "cuda.graph", "");
   lua_gc(L, LUA_GCCOLLECT, 0);
@@ -136,14 +134,13 @@ LM_FUNCTION(graph_capture) {
   return failed ? lua_error(L) : lm_raise(L, status);
 }
 
-static graph *need_graph(lua_State *L, const char *fn) {
-  graph *g = lm_to_object(L, 1, &graph_type);
-  if (!g || !g->recorded) lm_raise_arg(L, 1, fn, "argument 1", "a captured graph");
+LM_READER(graph *, graph) {
+  graph *g = lm_to_object(L, i, &graph_type);
+  if (!g || !g->recorded) lm_raise_arg(L, i, fn, "argument 1", "a captured graph");
   return g;
 }
 
-LM_FUNCTION(graph_replay) {
-  graph *g = need_graph(L, "replay");
+LM_FUNCTION_AS(graph_replay, "replay", (graph, g)) {
   lm_status status;
   lm_stream *s = lm_stream_current(g->device);
   if (!s) return lm_raise(L, LM_E_DEVICE);
@@ -176,11 +173,9 @@ done:
   return lm_return(L, status, 0);
 }
 
-LM_FUNCTION(graph_set_numbers) {
-  graph *g = need_graph(L, "graph_set_numbers");
-  int64_t at = lm_need_int(L, 2, "graph_set_numbers", "at");
+LM_FUNCTION(graph_set_numbers, (graph, g), (int, at), (any, list)) {
   int n;
-  const double *numbers = lm_need_numbers(L, 3, "graph_set_numbers", "numbers", &n);
+  const double *numbers = lm_need_numbers(L, list, "graph_set_numbers", "numbers", &n);
   if (at < 0 || n < 1 || at + n > NUMBERS)
     return lm_raise(L,
                     lm_fail_int("graph_set_numbers", "at and numbers", lm_text("within %d numbers", NUMBERS), at + n));

@@ -1,12 +1,10 @@
 /* Reports and limits devices' memory, and pins host memory:
  *
- *   memory_allocated(device)  memory_reserved(device)  max_memory_allocated(device)
- *   max_memory_reserved(device)  reset_peak_memory_stats(device)  empty_cache(device)
- *   device_memory(device) -> free, total bytes        device_set_fraction(device, share)
- *   pin_memory(x[, empty]) -> a pinned copy, or x itself if it is pinned or no GPU is present; empty: the copy's values
- *     are not set      is_pinned(x)
- *   live_tensors()   the number of tensor headers alive in the process (leak specs)
- *   _fail_alloc_from(n)  _alloc_count()           fault injection (base/mem.h)
+ *   device_memory    free, total bytes
+ *   pin_memory       a pinned copy, or x itself if it is pinned or no GPU is present; empty: the copy's values are not
+ *                    set
+ *   live_tensors     the number of tensor headers alive in the process (leak specs)
+ *   _fail_alloc_from, _alloc_count    fault injection (base/mem.h)
  */
 #include "base/mem.h"
 #include "base/message.h"
@@ -17,27 +15,25 @@
 
 static int push_bytes(lua_State *L, size_t bytes) { return lm_return_number(L, (double)bytes); }
 
-static lm_memory_stats stats_of(lua_State *L, const char *fn) {
-  return lm_memory_stats_of(lm_device_or_default(L, 1, fn));
-}
+/* Returns memory statistics of a device, by default of the default one. */
+LM_READER(lm_memory_stats, memory_stats) { return lm_memory_stats_of(lm_need_device(L, i, fn, arg)); }
+#define STATS (memory_stats, device, lm_memory_stats_of(lm_default_device()))
+LM_FUNCTION(memory_allocated, STATS) { return push_bytes(L, device.allocated); }
+LM_FUNCTION(memory_reserved, STATS) { return push_bytes(L, device.reserved); }
+LM_FUNCTION(max_memory_allocated, STATS) { return push_bytes(L, device.max_allocated); }
+LM_FUNCTION(max_memory_reserved, STATS) { return push_bytes(L, device.max_reserved); }
 
-LM_FUNCTION(memory_allocated) { return push_bytes(L, stats_of(L, "memory_allocated").allocated); }
-LM_FUNCTION(memory_reserved) { return push_bytes(L, stats_of(L, "memory_reserved").reserved); }
-LM_FUNCTION(max_memory_allocated) { return push_bytes(L, stats_of(L, "max_memory_allocated").max_allocated); }
-LM_FUNCTION(max_memory_reserved) { return push_bytes(L, stats_of(L, "max_memory_reserved").max_reserved); }
-
-LM_FUNCTION(reset_peak_memory_stats) {
-  lm_memory_reset_peak(lm_device_or_default(L, 1, "reset_peak_memory_stats"));
+LM_FUNCTION(reset_peak_memory_stats, (device, device, lm_default_device())) {
+  lm_memory_reset_peak(device);
   return 0;
 }
 
-LM_FUNCTION(empty_cache) {
-  lm_memory_empty_cache(lm_device_or_default(L, 1, "empty_cache"));
+LM_FUNCTION(empty_cache, (device, device, lm_default_device())) {
+  lm_memory_empty_cache(device);
   return 0;
 }
 
-LM_FUNCTION(device_memory) {
-  lm_device device = lm_need_device(L, 1, "mem_get_info");
+LM_FUNCTION_AS(device_memory, "mem_get_info", (device, device)) {
   const lm_driver *driver = lm_driver_of(device);
   size_t free = 0, total = 0;
   if (!driver || !driver->memory) return lm_raise(L, lm_fail_missing("mem_get_info", lm_device_name(device)));
@@ -47,9 +43,8 @@ LM_FUNCTION(device_memory) {
   return 2;
 }
 
-LM_FUNCTION(device_set_fraction) {
-  double share = lm_need_number(L, 2, "set_per_process_memory_fraction", "fraction");
-  return lm_return(L, lm_memory_set_fraction(lm_need_device(L, 1, "set_per_process_memory_fraction"), share), 0);
+LM_FUNCTION_AS(device_set_fraction, "set_per_process_memory_fraction", (device, device), (number, fraction)) {
+  return lm_return(L, lm_memory_set_fraction(device, fraction), 0);
 }
 
 /* ---- pinned host memory */
@@ -70,8 +65,7 @@ done:
   return status;
 }
 
-LM_FUNCTION(pin_memory) {
-  lm_tensor *x = lm_need_tensor(L, 1, "pin_memory", "x");
+LM_FUNCTION(pin_memory, (tensor, x), (flag, empty)) {
   if (LM_DEVICE_KIND(x->device) != LM_CPU)
     return lm_raise(L, lm_fail_value("pin_memory", "x", "on the CPU", lm_text("one on %s", lm_device_name(x->device))));
   if (lm_device_count(LM_CUDA) > 0 && !lm_is_pinned(x->data)) return lm_return_tensor(L, 2, attempt_pin);
@@ -79,8 +73,7 @@ LM_FUNCTION(pin_memory) {
   return 1;
 }
 
-LM_FUNCTION(is_pinned) {
-  const lm_tensor *x = lm_need_tensor(L, 1, "is_pinned", "x");
+LM_FUNCTION(is_pinned, (tensor, x)) {
   return lm_return_bool(L, LM_DEVICE_KIND(x->device) == LM_CPU && lm_is_pinned(x->data));
 }
 
@@ -91,8 +84,8 @@ LM_FUNCTION(live_tensors) {
   return lm_return_number(L, (double)lm_live_tensors());
 }
 
-LM_FUNCTION(_fail_alloc_from) {
-  lm_alloc_fail_from((long)lm_need_int(L, 1, "_fail_alloc_from", "n"));
+LM_FUNCTION(_fail_alloc_from, (int, n)) {
+  lm_alloc_fail_from((long)n);
   return 0;
 }
 

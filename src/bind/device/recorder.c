@@ -17,18 +17,18 @@
 #include "device/driver.h"
 #include "tensor/memory_history.h"
 
-static const lm_object_type recording_type;
+LM_LIST(lm_methods_of_recording);
+LM_HELD_TYPE(recording, lm_recording, lm_recording_free, "luminary.recording", "a recording", LM_METHODS_OF(recording))
 
-static const lm_recording *self(lua_State *L, const char *fn) { return lm_need_held(L, 1, &recording_type, fn); }
-
-static int recording_count(lua_State *L) { return lm_return_number(L, (double)lm_recording_count(self(L, "count"))); }
-static int recording_dropped(lua_State *L) {
-  return lm_return_number(L, (double)lm_recording_dropped(self(L, "dropped")));
+LM_OBJECT_METHOD(recording, count, "count", (recording, r)) {
+  return lm_return_number(L, (double)lm_recording_count(r));
+}
+LM_OBJECT_METHOD(recording, dropped, "dropped", (recording, r)) {
+  return lm_return_number(L, (double)lm_recording_dropped(r));
 }
 
-static int recording_span(lua_State *L) {
-  const lm_recording *r = self(L, "span");
-  int64_t i = lm_need_int(L, 2, "span", "i"), n = (int64_t)lm_recording_count(r);
+LM_OBJECT_METHOD(recording, span, "span", (recording, r), (int, i)) {
+  int64_t n = (int64_t)lm_recording_count(r);
   if (i < 1 || i > n) return lm_raise(L, lm_fail_int("span", "i", lm_text("from 1 to %lld", (long long)n), i));
   const lm_span *s = lm_recording_span(r, (size_t)i - 1);
   luaL_checkstack(L, 20, "span");
@@ -53,18 +53,14 @@ static int recording_span(lua_State *L) {
   return 17;
 }
 
-static const luaL_Reg recording_methods[] = {
-    {"count", recording_count}, {"dropped", recording_dropped}, {"span", recording_span}, {NULL, NULL}};
-LM_HELD_TYPE(recording_type, lm_recording, lm_recording_free, "luminary.recording", "a recording", recording_methods);
-
 /* Stops a running recording when it is collected, since nobody else could once its profiler or Lua state is gone. */
 static void close_running(void *object) {
   uint32_t *number = object;
   lm_recording_abandon(*number);
   *number = 0;
 }
-static const lm_object_type running_type = {"luminary.running_recording", sizeof(uint32_t), close_running,
-                                            "a recording that runs", NULL};
+static const lm_object_type running_type = {
+    "luminary.running_recording", sizeof(uint32_t), close_running, "a recording that runs", NULL, NULL};
 
 LM_FUNCTION(recording_start) {
   bool lines = true, shapes = false, nvtx = false;
@@ -114,15 +110,13 @@ LM_FUNCTION(record_kind) {
   return run_in_span(L, (lm_span_kind)kind, 2, "record_kind");
 }
 
-LM_FUNCTION(record_span) {
-  const char *name = lm_interned(lm_need_text(L, 1, "record_span", "name"));
-  double start = lm_need_number(L, 2, "record_span", "start"), end = lm_need_number(L, 3, "record_span", "end");
-  if (name) lm_span_add(LM_SPAN_RANGE, name, start, end);
+LM_FUNCTION(record_span, (text, name), (number, start), (number, end)) {
+  const char *kept = lm_interned(name);
+  if (kept) lm_span_add(LM_SPAN_RANGE, kept, start, end);
   return 0;
 }
 
-LM_FUNCTION(range_push) {
-  const char *name = lm_need_text(L, 1, "range_push", "name");
+LM_FUNCTION(range_push, (text, name)) {
   const lm_driver *driver = lm_range_driver();
   if (driver) driver->range_push(name);
   return lm_return_bool(L, driver != NULL);
@@ -134,8 +128,7 @@ LM_FUNCTION(range_pop) {
   return lm_return_bool(L, driver != NULL);
 }
 
-LM_FUNCTION(range_mark) {
-  const char *name = lm_need_text(L, 1, "mark", "name");
+LM_FUNCTION_AS(range_mark, "mark", (text, name)) {
   const lm_driver *driver = lm_range_driver();
   if (driver) driver->range_mark(name);
   return lm_return_bool(L, driver != NULL);
@@ -143,8 +136,7 @@ LM_FUNCTION(range_mark) {
 
 /* ---- live memory */
 
-LM_FUNCTION(memory_history) {
-  bool on = lm_need_bool(L, 1, "record_memory_history", "on");
+LM_FUNCTION_AS(memory_history, "record_memory_history", (boolean, on)) {
   if (on != lm_memory_history_on()) lm_memory_history_set(on);
   lm_lines_changed(LM_STATE(L));
   return 0;
@@ -152,7 +144,7 @@ LM_FUNCTION(memory_history) {
 
 LM_FUNCTION(is_memory_history_on) { return lm_return_bool(L, lm_memory_history_on()); }
 
-LM_HELD_TYPE(live_type, lm_live_memory, lm_free, "luminary.live_memory", "a list of memory", NULL);
+LM_HELD_TYPE(live, lm_live_memory, lm_free, "luminary.live_memory", "a list of memory", NULL, NULL)
 
 LM_FUNCTION(live_memory) {
   lm_need_function(L, 1, "live_memory", "");

@@ -4,20 +4,18 @@
 #include "bind/bind.h"
 #include "op/kernels.h"
 
-/* setting(name [, value]): sets a boolean of backend/known/setting.h; returns its value before. */
-LM_FUNCTION(setting) {
+/* Sets a boolean of backend/known/setting.h, unless value is nil; returns its value before. */
+LM_FUNCTION(setting, (text, name), (any, value)) {
   lm_setting setting = LM_SETTING_COUNT;
-  const char *name = lm_need_text(L, 1, "setting", "name");
   lm_need(L, lm_setting_find(name, &setting));
   lua_pushboolean(L, lm_setting_get(setting));
-  if (!lua_isnoneornil(L, 2)) lm_setting_set(setting, lm_need_bool(L, 2, name, "the value"));
+  if (!lua_isnoneornil(L, 2)) lm_setting_set(setting, lm_need_boolean(L, 2, name, "the value"));
   return 1;
 }
 
-/* cuda_version(library): the version number of "cuda", "cudnn" or "cublaslt", or nil without it; loads the backend,
+/* Returns the version number of "cuda", "cudnn" or "cublaslt", or nil without it; loads the backend,
  * since libraries have versions even without a device. */
-LM_FUNCTION(cuda_version) {
-  const char *library = lm_need_text(L, 1, "cuda_version", "library");
+LM_FUNCTION(cuda_version, (text, library)) {
   int64_t version = 0;
   if (lm_device_load("cuda") == LM_OK) {
     const lm_backend *backend = lm_backend_of(LM_DEVICE(LM_CUDA, 0));

@@ -14,21 +14,11 @@ typedef struct work_handle {
   lm_collective kind;
 } work_handle;
 
-static const lm_object_type work_type;
-
 static int in_world(const lm_group *g, int rank) { return rank < 0 || !g->ranks ? rank : g->ranks[rank]; }
 
 /* ---- works */
 
 static void lose_group(void *work) { ((work_handle *)work)->group = NULL; }
-
-static work_handle *self(lua_State *L, const char *fn) {
-  work_handle *handle = lm_to_object(L, 1, &work_type);
-  if (!handle || !handle->work)
-    lm_raise_text(L, "%s: expected a work, got %s; call it with a colon: work:%s()", fn,
-                  lm_describe_arg(L, LM_STATE(L), 1), fn);
-  return handle;
-}
 
 static void close_work(void *object) {
   work_handle *handle = object;
@@ -37,11 +27,21 @@ static void close_work(void *object) {
   handle->work = NULL;
   lm_work_release(work);
 }
+LM_LIST(lm_methods_of_work);
+static const lm_object_type work_type = {"luminary.work", sizeof(work_handle), close_work, "a work",
+                                         LM_METHODS_OF(work)};
+
+LM_READER(work_handle *, work) {
+  work_handle *handle = lm_to_object(L, i, &work_type);
+  if (!handle || !handle->work)
+    lm_raise_text(L, "%s: expected a work, got %s; call it with a colon: work:%s()", fn,
+                  lm_describe_arg(L, LM_STATE(L), i), fn);
+  return handle;
+}
 
 /* work:wait([seconds]) -> true once it is done on this rank, or on the current stream. Raises its failure, or a
  * timeout. */
-static int work_wait(lua_State *L) {
-  work_handle *handle = self(L, "wait");
+LM_OBJECT_METHOD(work, wait, "wait", (work, handle), (any, timeout)) {
   double seconds = lua_isnoneornil(L, 2) ? -1 : lm_need_number(L, 2, "wait", "seconds");
   if (!lua_isnoneornil(L, 2) && !(seconds >= 0))
     return lm_raise(L, lm_fail_number("wait", "seconds", "at least 0", seconds));
@@ -53,28 +53,21 @@ static int work_wait(lua_State *L) {
 }
 
 /* work:is_completed() -> whether wait would return (or raise) at once */
-static int work_is_completed(lua_State *L) { return lm_return_bool(L, lm_work_done(self(L, "is_completed")->work)); }
+LM_OBJECT_METHOD(work, is_completed, "is_completed", (work, handle)) {
+  return lm_return_bool(L, lm_work_done(handle->work));
+}
 
 /* work:source_rank() -> the rank from which a finished irecv received; nil before, and once the group is closed */
-static int work_source(lua_State *L) {
-  work_handle *handle = self(L, "source_rank");
+LM_OBJECT_METHOD(work, source_rank, "source_rank", (work, handle)) {
   int peer = lm_work_done(handle->work) ? lm_work_peer(handle->work) : -1;
   if (peer < 0 || !handle->group) return 0;
   return lm_return_int(L, in_world(handle->group, peer));
 }
 
-static int work_text(lua_State *L) {
-  work_handle *handle = self(L, "tostring");
+LM_OBJECT_METHOD(work, __tostring, "tostring", (work, handle)) {
   lua_pushfstring(L, "Work(%s%s)", lm_collective_name(handle->kind), lm_work_done(handle->work) ? ", completed" : "");
   return 1;
 }
-
-static const luaL_Reg work_methods[] = {{"wait", work_wait},
-                                        {"is_completed", work_is_completed},
-                                        {"source_rank", work_source},
-                                        {"__tostring", work_text},
-                                        {NULL, NULL}};
-static const lm_object_type work_type = {"luminary.work", sizeof(work_handle), close_work, "a work", work_methods};
 
 /* Pushes and returns an empty work, which keeps the group handle at index `group` alive. */
 static work_handle *new_work(lua_State *L, int group) {
@@ -226,16 +219,14 @@ done:
   return status;
 }
 
-/* dist_batch(group, timeout, list of {op = "isend" or "irecv", tensor, peer in the world, tag}) -> list of works */
-LM_FUNCTION(dist_batch) {
+/* Returns a list of works, of a list of {op = "isend" or "irecv", tensor, peer in the world, tag}. */
+LM_FUNCTION_AS(dist_batch, batch_name, (any, group), (any, timeout), (table, the_list)) {
   lm_lua *s = LM_STATE(L);
   lm_group *g;
-  double timeout;
+  double seconds;
   lm_group_call *list = NULL;
   lm_work **works = NULL;
   lm_status status;
-  lua_settop(L, BATCH_LIST);
-  lm_need_table(L, BATCH_LIST, batch_name, "the list");
   int n = (int)lua_objlen(L, BATCH_LIST);
   lua_createtable(L, n, 0);
   for (int i = 0; i < n; i++) {
@@ -254,8 +245,8 @@ LM_FUNCTION(dist_batch) {
     lua_pop(L, 1);
   }
   if (!lua_isnil(L, BATCH_TIMEOUT)) {
-    TRY(lm_read_number(L, s, BATCH_TIMEOUT, batch_name, "timeout", &timeout));
-    lm_collective_timeout(timeout);
+    TRY(lm_read_number(L, s, BATCH_TIMEOUT, batch_name, "timeout", &seconds));
+    lm_collective_timeout(seconds);
   }
   if (n > 0) TRY(lm_batch_p2p(g, n, list, works));
   for (int i = 0; i < n; i++) {
@@ -276,9 +267,9 @@ done:
 }
 
 /* dist_wait(work[, t[, u]]): Does work:wait(), and lm_work_order with the tensors. */
-LM_FUNCTION(dist_wait) {
+LM_FUNCTION_AS(dist_wait, "wait", (work, handle), (any, x), (any, y)) {
   lm_lua *s = LM_STATE(L);
-  lm_work *work = self(L, "wait")->work;
+  lm_work *work = handle->work;
   lm_tensor *t[2] = {lm_to_tensor(L, s, 2), lm_to_tensor(L, s, 3)};
   lm_note_line(L, s);
   lm_need(L, lm_work_wait(work, -1));

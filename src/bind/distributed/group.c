@@ -18,9 +18,10 @@ static void close_group(void *object) {
   handle->group = NULL;
   lm_group_close(group);
 }
-static const lm_object_type group_type = {"luminary.group", sizeof(group_handle), close_group, "a process group", NULL};
+static const lm_object_type group_type = {
+    "luminary.group", sizeof(group_handle), close_group, "a process group", NULL, NULL};
 
-/* dist_close(world or group): closes it; a second call does nothing */
+/* Closes a world or group; a second call does nothing. */
 LM_FUNCTION(dist_close) {
   if (!lm_world_close_at(L, 1)) close_group(lm_need_object(L, 1, &group_type, "dist_close"));
   return 0;
@@ -54,13 +55,11 @@ static group_handle *new_group(lua_State *L) {
   return handle;
 }
 
-/* dist_has(backend, who) -> the name that get_backend returns for it; raises in the name of `who`, with the list of
- * available backends, if there is no such backend */
-LM_FUNCTION(dist_has) {
+/* Returns the name that get_backend returns for a backend; raises in the name of `who`, with the list of available
+ * ones, if there is no such backend. */
+LM_FUNCTION(dist_has, (any, backend), (text, who)) {
   char text[LM_GROUP_TEXT];
-  const char *fn = lm_need_text(L, 2, "dist_has", "who");
-  lm_status status = lm_group_backend_check(lm_need_text(L, 1, fn, "backend"), text);
-  if (status != LM_OK) return lm_raise(L, lm_fail_in(status, fn));
+  lm_return_as(L, who, lm_group_backend_check(lm_need_text(L, backend, who, "backend"), text), 0);
   return lm_return_text(L, text);
 }
 
@@ -90,14 +89,11 @@ done:
   return status;
 }
 
-/* dist_group(world, backend, for each rank of the world the number of its group, or 0 [, timeout [, group]]) -> this
- * rank's group, or nil; group: the new one is its twin, which its members make alone (lm_groups_new) */
-LM_FUNCTION(dist_group) {
+/* Returns this rank's group, or nil. numbers: for each rank of the world the number of its group, or 0; twin: nil, or a
+ * group whose members make the new one, its twin, alone (lm_groups_new). */
+LM_FUNCTION_AS(dist_group, "new_group", (world, world), (text, backend), (table, numbers), (any, timeout),
+               (any, twin)) {
   lm_lua *s = LM_STATE(L);
-  lua_settop(L, 5);
-  lm_world_handle *world = lm_need_world(L, 1, "new_group");
-  lm_need_text(L, 2, "new_group", "backend");
-  lm_need_table(L, 3, "new_group", "the numbers of groups");
   group_handle *handle = new_group(L); /* 6 */
   handle->world = world;
   lm_object_keeps(L, 1);

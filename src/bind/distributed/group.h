@@ -23,7 +23,7 @@ typedef struct lm_world_handle {
 /* Closes the world whose handle is at i; returns false if the value is no world. */
 bool lm_world_close_at(lua_State *L, int i);
 /* Returns the open world at i, or raises. */
-lm_world_handle *lm_need_world(lua_State *L, int i, const char *fn);
+lm_world_handle *lm_need_world(lua_State *L, int i, const char *fn, const char *arg);
 
 /* Returns the group of the handle at i; NULL if the value is no group or is closed. */
 lm_group *lm_to_group(lua_State *L, int i);

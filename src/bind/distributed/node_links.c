@@ -14,56 +14,41 @@
 
 static const char fn[] = "node_links";
 
-static void free_links(void *object) {
-  lm_node_links **l = object;
-  lm_node_links_free(*l);
-  *l = NULL;
-}
+LM_LIST(lm_methods_of_links);
+LM_HELD_TYPE(links, lm_node_links, lm_node_links_free, "luminary.node_links", "node links", LM_METHODS_OF(links))
 
-static const lm_object_type links_type;
+LM_OBJECT_METHOD(links, fd, fn, (links, l)) { return lm_return_int(L, lm_node_links_fd(l)); }
 
-static lm_node_links *self(lua_State *L) { return lm_need_held(L, 1, &links_type, fn); }
-
-static int bind_fd(lua_State *L) { return lm_return_int(L, lm_node_links_fd(self(L))); }
-
-static int bind_listen(lua_State *L) {
+LM_OBJECT_METHOD(links, listen, fn, (links, l), (text, address)) {
   bool listens = false;
-  lm_node_links *l = self(L);
-  lm_need(L, lm_node_links_listen(l, lm_need_text(L, 2, fn, "address"), &listens));
+  lm_need(L, lm_node_links_listen(l, address, &listens));
   return lm_return_bool(L, listens);
 }
 
-static int bind_stop_listening(lua_State *L) {
-  lm_node_links_stop_listening(self(L));
+LM_OBJECT_METHOD(links, stop_listening, fn, (links, l)) {
+  lm_node_links_stop_listening(l);
   return 0;
 }
 
-static int bind_connect(lua_State *L) {
+LM_OBJECT_METHOD(links, connect, fn, (links, l), (text, address), (number, seconds)) {
   int link = 0;
-  lm_node_links *l = self(L);
-  const char *address = lm_need_text(L, 2, fn, "address");
-  lm_need(L, lm_node_links_connect(l, address, lm_need_number(L, 3, fn, "seconds"), &link));
+  lm_need(L, lm_node_links_connect(l, address, seconds, &link));
   return lm_return_int(L, link);
 }
 
-static int bind_send(lua_State *L) {
-  size_t n;
-  lm_node_links *l = self(L);
-  const char *text = lm_need_string(L, 3, fn, "text", &n);
-  lm_need(L, lm_node_links_send(l, (int)lm_need_int(L, 2, fn, "link"), text, n));
+LM_OBJECT_METHOD(links, send, fn, (links, l), (int, link), (string, text)) {
+  return lm_return(L, lm_node_links_send(l, (int)link, text.text, text.n), 0);
+}
+
+LM_OBJECT_METHOD(links, drop, fn, (links, l), (int, link)) {
+  lm_node_links_close(l, (int)link);
   return 0;
 }
 
-static int bind_drop(lua_State *L) {
-  lm_node_links *l = self(L);
-  lm_node_links_close(l, (int)lm_need_int(L, 2, fn, "link"));
-  return 0;
-}
-
-static int bind_next(lua_State *L) {
+LM_OBJECT_METHOD(links, next, fn, (links, l)) {
   static const char *const names[] = {"", "opened", "message", "closed"};
   lm_node_event event;
-  lm_need(L, lm_node_links_next(self(L), &event));
+  lm_need(L, lm_node_links_next(l, &event));
   if (event.kind == LM_NODE_NONE) return 0;
   lua_pushstring(L, names[event.kind]);
   lua_pushinteger(L, event.link);
@@ -71,21 +56,8 @@ static int bind_next(lua_State *L) {
   return 3;
 }
 
-static int bind_close(lua_State *L) {
-  free_links(lm_need_object(L, 1, &links_type, fn));
-  return 0;
-}
+LM_OBJECT_METHOD(links, close, fn) { return lm_object_close(L, &links_type, fn); }
 
-static const luaL_Reg methods[] = {
-    {"fd", bind_fd},           {"listen", bind_listen}, {"stop_listening", bind_stop_listening},
-    {"connect", bind_connect}, {"send", bind_send},     {"drop", bind_drop},
-    {"next", bind_next},       {"close", bind_close},   {NULL, NULL}};
-static const lm_object_type links_type = {"luminary.node_links", sizeof(lm_node_links *), free_links, "node links",
-                                          methods};
-
-LM_FUNCTION(node_links) {
-  const char *job = lm_need_text(L, 1, fn, "job"),
-             *token = lua_isnoneornil(L, 2) ? NULL : lm_need_text(L, 2, fn, "token");
-  lm_need(L, lm_node_links_new(token, job, lm_object_new(L, &links_type)));
-  return 1;
+LM_FUNCTION(node_links, (text, job), (text, token, NULL)) {
+  return lm_return(L, lm_node_links_new(token, job, lm_object_new(L, &links_type)), 1);
 }

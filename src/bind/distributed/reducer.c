@@ -22,12 +22,12 @@ static void close_reducer(void *object) {
   handle->r = NULL;
   lm_reducer_close(r);
 }
-static const lm_object_type reducer_type = {"luminary.reducer", sizeof(reducer_handle), close_reducer, "a reducer",
-                                            NULL};
+static const lm_object_type reducer_type = {
+    "luminary.reducer", sizeof(reducer_handle), close_reducer, "a reducer", NULL, NULL};
 
-static reducer_handle *self(lua_State *L) {
-  reducer_handle *handle = lm_need_object(L, 1, &reducer_type, ddp);
-  if (!handle->r) lm_raise_text(L, "%s: its process group was destroyed", ddp);
+LM_READER(reducer_handle *, reducer) {
+  reducer_handle *handle = lm_need_object(L, i, &reducer_type, fn);
+  if (!handle->r) lm_raise_text(L, "%s: its process group was destroyed", fn);
   return handle;
 }
 
@@ -66,11 +66,9 @@ done:
   return status;
 }
 
-/* reducer_new(group, parameters, names, {first_bytes, cap_bytes, find_unused, static_graph, separate, weighted}) */
-LM_FUNCTION(reducer_new) {
+/* options: {first_bytes, cap_bytes, find_unused, static_graph, separate, weighted} */
+LM_FUNCTION_AS(reducer_new, ddp, (any, group), (any, parameters), (table, names), (any, options)) {
   lm_lua *s = LM_STATE(L);
-  lua_settop(L, 4);
-  lm_need_table(L, 3, ddp, "names");
   reducer_handle *handle = lm_object_new(L, &reducer_type);
   handle->of_group.close = close_reducer;
   handle->s = s;
@@ -83,12 +81,10 @@ LM_FUNCTION(reducer_new) {
 
 /* ---- forward passes */
 
-/* reducer_forward(r, weight, training, buffers) -> the rank whose buffers all ranks copy, or nothing if not due */
-LM_FUNCTION(reducer_forward) {
-  reducer_handle *handle = self(L);
-  lm_forward f = {.sync = handle->local == 0, .training = lua_toboolean(L, 3), .buffers = lua_toboolean(L, 4)};
+/* Returns the rank whose buffers all ranks copy, or nothing if not due. */
+LM_FUNCTION_AS(reducer_forward, ddp, (reducer, handle), (number, weight), (flag, training), (flag, buffers)) {
+  lm_forward f = {.sync = handle->local == 0, .training = training, .buffers = buffers, .weight = weight};
   int root = 0;
-  f.weight = lm_need_number(L, 2, ddp, "weight");
   lm_note_line(L, LM_STATE(L));
   lm_need(L, lm_reducer_forward(handle->r, &f, &root));
   if (!f.sync || !f.training || !f.buffers) return 0;
@@ -97,7 +93,7 @@ LM_FUNCTION(reducer_forward) {
 
 /* reducer_no_sync(r, f, ...) -> f's results; backward passes after forward passes in f do not average gradients */
 LM_FUNCTION(reducer_no_sync) {
-  reducer_handle *handle = self(L);
+  reducer_handle *handle = lm_need_reducer(L, 1, ddp, NULL);
   handle->local++;
   int failed = lm_pcall(L, lua_gettop(L) - 2, LUA_MULTRET);
   handle->local--;
@@ -106,7 +102,7 @@ LM_FUNCTION(reducer_no_sync) {
 
 /* reducer_join(r, shadow, f, ...) -> f's results; calls shadow() after f, whose number of batches may differ by rank */
 LM_FUNCTION(reducer_join) {
-  reducer_handle *handle = self(L);
+  reducer_handle *handle = lm_need_reducer(L, 1, ddp, NULL);
   lm_note_line(L, LM_STATE(L));
   lm_need(L, lm_reducer_join(handle->r, true));
   int failed = lm_pcall(L, lua_gettop(L) - 3, LUA_MULTRET);
@@ -118,10 +114,9 @@ LM_FUNCTION(reducer_join) {
   return failed ? lua_error(L) : lua_gettop(L) - 2;
 }
 
-/* reducer_shadow(r) -> "buffers", "backward" or "over", and a rank (lm_reducer_shadow) */
-LM_FUNCTION(reducer_shadow) {
+/* Returns "buffers", "backward" or "over", and a rank (lm_reducer_shadow). */
+LM_FUNCTION_AS(reducer_shadow, ddp, (reducer, handle)) {
   static const char *const names[] = {"buffers", "backward", "over"};
-  reducer_handle *handle = self(L);
   lm_shadow what;
   int root = 0;
   luaL_checkstack(L, LM_HOOK_SLOTS, ddp);
@@ -134,10 +129,10 @@ LM_FUNCTION(reducer_shadow) {
   return 2;
 }
 
-/* reducer_buckets(r) -> their number, whether the ranks share their memory */
-LM_FUNCTION(reducer_buckets) {
+/* Returns the number of buckets, and whether the ranks share their memory. */
+LM_FUNCTION_AS(reducer_buckets, ddp, (reducer, handle)) {
   bool shared;
-  lua_pushinteger(L, lm_reducer_buckets(self(L)->r, &shared));
+  lua_pushinteger(L, lm_reducer_buckets(handle->r, &shared));
   lua_pushboolean(L, shared);
   return 2;
 }
@@ -172,20 +167,17 @@ static lm_status call_hook(void *ctx, int bucket, bool last, lm_tensor **content
   return status;
 }
 
-/* reducer_set_hook(r, name [, f]): "allreduce", "fp16_compress" or "bf16_compress", or f(bucket, last) -> the bucket's
- * new contents, or nil to be called again with `last` at the end of backward. Buckets count from 1. */
-LM_FUNCTION(reducer_set_hook) {
-  lm_lua *s = LM_STATE(L);
-  reducer_handle *handle = self(L);
-  const char *name = lm_need_text(L, 2, ddp, "hook");
+/* Sets a hook, "allreduce", "fp16_compress" or "bf16_compress", or f(bucket, last) -> the bucket's new contents, or nil
+ * to be called again with `last` at the end of backward. Buckets count from 1. */
+LM_FUNCTION_AS(reducer_set_hook, ddp, (reducer, handle), (text, name), (any, f)) {
   lm_comm_hook hook = {.name = name, .wire = LM_DTYPE_COUNT};
   if (strcmp(name, "fp16_compress") == 0) hook.wire = LM_F16;
   if (strcmp(name, "bf16_compress") == 0) hook.wire = LM_BF16;
-  if (lua_type(L, 3) == LUA_TFUNCTION) {
+  if (lua_type(L, f) == LUA_TFUNCTION) {
     hook.call = call_hook;
     hook.ctx = handle;
   }
-  lm_note_line(L, s);
+  lm_note_line(L, LM_STATE(L));
   lm_need(L, lm_reducer_set_hook(handle->r, &hook));
   if (!hook.call) return 0;
   lua_getfenv(L, 1); /* keeps the function alive */
@@ -198,13 +190,6 @@ LM_FUNCTION(reducer_set_hook) {
   return 0;
 }
 
-static int need_bucket(lua_State *L, const reducer_handle *handle) {
-  bool shared;
-  int64_t k = lm_need_int(L, 2, ddp, "bucket");
-  if (k < 1 || k > lm_reducer_buckets(handle->r, &shared)) lm_raise_text(L, "%s: no bucket %lld", ddp, (long long)k);
-  return (int)k - 1;
-}
-
 static lm_status get_buffer(lua_State *L, lm_lua *s, void *arg) {
   (void)s;
   const reducer_handle *handle = lua_touserdata(L, 1);
@@ -212,12 +197,14 @@ static lm_status get_buffer(lua_State *L, lm_lua *s, void *arg) {
   return lm_reducer_buffer(handle->r, (int)lua_tointeger(L, 2) - 1, arg);
 }
 
-/* reducer_buffer(r, bucket) -> its memory, and the list of its parameters' numbers in the order of their positions */
-LM_FUNCTION(reducer_buffer) {
-  int k = need_bucket(L, self(L));
-  lm_return_tensor(L, 2, get_buffer);                                                     /* 3 */
-  int *param = lua_newuserdata(L, (size_t)lm_reducer_params(self(L)->r) * sizeof *param); /* 4 */
-  int n = lm_reducer_members(self(L)->r, k, param);
+/* Returns a bucket's memory, and the list of its parameters' numbers in the order of their positions. */
+LM_FUNCTION_AS(reducer_buffer, ddp, (reducer, handle), (int, k)) {
+  bool shared;
+  if (k < 1 || k > lm_reducer_buckets(handle->r, &shared)) lm_raise_text(L, "%s: no bucket %lld", ddp, (long long)k);
+  lm_return_tensor(L, 2, get_buffer); /* 3 */
+  lm_reducer *r = lm_need_reducer(L, 1, ddp, NULL)->r;
+  int *param = lua_newuserdata(L, (size_t)lm_reducer_params(r) * sizeof *param); /* 4 */
+  int n = lm_reducer_members(lm_need_reducer(L, 1, ddp, NULL)->r, (int)k - 1, param);
   lua_createtable(L, n, 0);
   for (int i = 0; i < n; i++) {
     lua_pushinteger(L, param[i] + 1);
@@ -236,11 +223,8 @@ static lm_status get_gradient(lua_State *L, lm_lua *s, void *arg) {
   return lm_reducer_gradient(handle->r, (int)i - 1, arg);
 }
 
-/* reducer_gradient(r, i) -> parameter i's gradient, a view of its bucket's memory */
-LM_FUNCTION(reducer_gradient) {
-  self(L);
-  return lm_return_tensor(L, 2, get_gradient);
-}
+/* Returns parameter i's gradient, a view of its bucket's memory. */
+LM_FUNCTION_AS(reducer_gradient, ddp, (reducer, r), (any, i)) { return lm_return_tensor(L, 2, get_gradient); }
 
 /* ---- sharing */
 
@@ -260,15 +244,13 @@ done:
   return status == LM_OK ? 0 : lm_raise(L, status);
 }
 
-/* reducer_fail(group, message): notifies all ranks that this rank is about to raise the message */
-LM_FUNCTION(reducer_fail) {
-  size_t n;
-  lm_group *g = lm_to_group(L, 1);
-  const char *text = lm_need_string(L, 2, ddp, "message", &n);
-  if (!g) return lm_raise_arg(L, 1, ddp, "group", "a process group");
+/* Notifies all ranks that this rank is about to raise the message. */
+LM_FUNCTION_AS(reducer_fail, ddp, (any, group), (string, text)) {
+  lm_group *g = lm_to_group(L, group);
+  if (!g) return lm_raise_arg(L, group, ddp, "group", "a process group");
   lm_note_line(L, LM_STATE(L));
   char message[LM_FAILURE_MESSAGE];
-  lm_write_bytes(message, sizeof message, text, n);
+  lm_write_bytes(message, sizeof message, text.text, text.n);
   lm_publish_failure(g, message);
   return 0;
 }

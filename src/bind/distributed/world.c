@@ -42,9 +42,11 @@ static void close_world(void *object) {
   handle->s->worlds--;
   lm_world_close(world);
 }
-static const lm_object_type world_type = {"luminary.world", sizeof(lm_world_handle), close_world, "a world", NULL};
+static const lm_object_type world_type = {
+    "luminary.world", sizeof(lm_world_handle), close_world, "a world", NULL, NULL};
 
-lm_world_handle *lm_need_world(lua_State *L, int i, const char *fn) {
+lm_world_handle *lm_need_world(lua_State *L, int i, const char *fn, const char *arg) {
+  (void)arg;
   lm_world_handle *handle = lm_need_object(L, i, &world_type, fn);
   if (!handle->world) lm_raise_text(L, "%s: the process group was destroyed", fn);
   return handle;
@@ -108,22 +110,20 @@ bool lm_world_close_at(lua_State *L, int i) {
 
 /* dist_pmix() -> true, or false and the reason why this process cannot find others by PMIx */
 LM_FUNCTION(dist_pmix) {
-  bool there = lm_pmix_is_there() == LM_OK;
+  bool there = lm_pmix_check() == LM_OK;
   lua_pushboolean(L, there);
   if (there) return 1;
   lua_pushstring(L, lm_error());
   return 2;
 }
 
-/* dist_local_rank(world) -> this rank's index, from 0, among the ranks of its host */
-LM_FUNCTION(dist_local_rank) {
-  return lm_return_int(L, lm_world_local_rank(lm_need_world(L, 1, "dist_local_rank")->world));
-}
+/* Returns this rank's index, from 0, among the ranks of its host. */
+LM_FUNCTION(dist_local_rank, (world, w)) { return lm_return_int(L, lm_world_local_rank(w->world)); }
 
-/* dist_backend(world) -> the default backend, on which all ranks agree */
-LM_FUNCTION(dist_backend) {
+/* Returns the default backend, on which all ranks agree. */
+LM_FUNCTION(dist_backend, (world, w)) {
   const char *backend;
-  lm_need(L, lm_world_backend(lm_need_world(L, 1, "dist_backend")->world, &backend));
+  lm_need(L, lm_world_backend(w->world, &backend));
   return lm_return_text(L, backend);
 }
 
@@ -149,13 +149,12 @@ static void push_party(lua_State *L, const lm_party *p) {
   lm_set_text(L, "where", p->call.where);
 }
 
-/* dist_cause(world) -> nil before any failure, else {kind, reported_by, where, message, text, rank, host, who, other};
+/* Returns nil before any failure, else {kind, reported_by, where, message, text, rank, host, who, other};
  * who and other: {rank, host, standing, seconds, call, where}, as far as known */
-LM_FUNCTION(dist_cause) {
-  lm_world *world = lm_need_world(L, 1, "dist_cause")->world;
+LM_FUNCTION(dist_cause, (world, w)) {
   lm_failure f;
   char text[1024];
-  if (!lm_world_cause(world, &f)) return 0;
+  if (!lm_world_cause(w->world, &f)) return 0;
   lua_createtable(L, 0, 9);
   lm_set_text(L, "kind", failure_name(f.kind));
   lm_set_number(L, "reported_by", f.reported_by);
@@ -173,20 +172,16 @@ LM_FUNCTION(dist_cause) {
   return 1;
 }
 
-/* dist_fail(world, where, message): notifies all ranks that this one failed */
-LM_FUNCTION(dist_fail) {
-  lm_world *world = lm_need_world(L, 1, "dist_fail")->world;
-  size_t n;
-  const char *where = lm_need_text(L, 2, "dist_fail", "where"), *text = lm_need_string(L, 3, "dist_fail", "text", &n);
+/* Notifies all ranks that this one failed. */
+LM_FUNCTION(dist_fail, (world, w), (text, where), (string, text)) {
   char message[LM_FAILURE_MESSAGE];
-  lm_write_bytes(message, sizeof message, text, n);
-  lm_world_fail(world, where, message);
+  lm_write_bytes(message, sizeof message, text.text, text.n);
+  lm_world_fail(w->world, where, message);
   return 0;
 }
 
 /* sigterm_defer(): from now on the first SIGTERM only sets a flag; sigterm_came() returns the flag */
 LM_FUNCTION(sigterm_defer) {
-  (void)L;
   lm_sigterm_defer();
   return 0;
 }

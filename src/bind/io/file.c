@@ -1,36 +1,32 @@
 /* Reads and writes files, for file formats implemented in Lua. Offsets count from 0.
  *
- *   file_kind(path)                   "a regular file", "a folder", "a FIFO", "a socket" or "a device"; size; a text of
- *                                     its inode and last change; nothing if there is no file. Does not open it
- *   file_open(path [, mmap [, who]])  an open file; its size in bytes; its stamp, which changes when it is written to
- *   file_close(file)                  tensors read from it stay valid
- *   file_text(file, at, n)            n bytes: a string
- *   file_section(file, at, n)         the same as uint8 [n], mapped or read
- *   file_read(file, dtypes, shapes, offsets)   a list of tensors, read at once
- *   file_inflate(file, at, packed, n, start)   uint8 [n]: `packed` bytes inflated; start: only their first n bytes
- *   file_lines(file)                  int64 [lines + 1] (data/record_file.h)
- *   file_blocks(file, index, dtype, from, size, stride, base, below)   x, y (data/record_file.h)
- *   stream_open(path)                 a file read sequentially, unpacked if gzipped; the most bytes it can have then
- *   stream_text(stream, n)            n bytes, fewer at the end: a string
- *   stream_bytes(stream [, n])        uint8 [n]; without n all remaining bytes
- *   stream_skip(stream, n)            false if a plain file ends before that
- *   stream_finish(stream)             reads to the end, closes it, and raises if the rest is damaged
- *   stream_close(stream)
- *   view_as(x, dtype, sizes, strides, at)  a view of the memory of a contiguous tensor from byte `at` on
- *   crc32(x, before)                  checksum of a contiguous tensor or a string; before: 0, or the preceding bytes'
- *   crc32c(x, before)                 the same with Castagnoli's polynomial
- *   write_pieces(path, list [, who])  writes strings and tensors in order: a complete file or none
- *   growing_file_open(path, keep [, mode])  io/growing_file.h
- *   growing_file_write(file, text)
- *   growing_file_close(file)
- *   remove_abandoned(path, shards)      removes killed writers' temporary files, and shards not named in the list
- *   complete_parts(path, suffix, shards)  renames path .. suffix to path
- *   remove_part(path, suffix)         removes path .. suffix, so that nobody renames it
- *   background_write(path, head, sums_at, tensors, sums_before, shards, background, locked, who, whole, suffix)
- *                                     io/background_write.h; shards: a list of names, or nil; who begins error messages
- *   background_write_done(write [, seconds])  true if it has ended, or ends within that time
- *   background_write_ended(write)     nil while it runs; then its error, which is now reported, or ""
- *   background_write_close(write)     drops the handle; the write continues
+ *   file_kind          "a regular file", "a folder", "a FIFO", "a socket" or "a device"; size; a text of its inode and
+ *                      last change; nothing if there is no file. Does not open it
+ *   file_open          an open file; its size in bytes; its stamp, which changes when it is written to
+ *   file_close         tensors read from it stay valid
+ *   file_text          n bytes: a string
+ *   file_section       the same as uint8 [n], mapped or read
+ *   file_read          a list of tensors, read at once
+ *   file_inflate       uint8 [n]: `packed` bytes inflated; start: only their first n bytes
+ *   file_lines         int64 [lines + 1] (data/record_file.h)
+ *   file_blocks        x, y (data/record_file.h)
+ *   stream_open        a file read sequentially, unpacked if gzipped; the most bytes it can have then
+ *   stream_text        n bytes, fewer at the end: a string
+ *   stream_bytes       uint8 [n]; without n all remaining bytes
+ *   stream_skip        false if a plain file ends before that
+ *   stream_finish      reads to the end, closes it, and raises if the rest is damaged
+ *   view_as            a view of the memory of a contiguous tensor from byte `at` on
+ *   crc32              checksum of a contiguous tensor or a string; before: 0, or the preceding bytes'
+ *   crc32c             the same with Castagnoli's polynomial
+ *   write_pieces       writes strings and tensors in order: a complete file or none
+ *   growing_file_open  io/growing_file.h
+ *   remove_abandoned   removes killed writers' temporary files, and shards not named in the list
+ *   complete_parts     renames path .. suffix to path
+ *   remove_part        removes path .. suffix, so that nobody renames it
+ *   background_write   io/background_write.h; shards: a list of names, or nil; who begins error messages
+ *   background_write_done   true if it has ended, or ends within that time
+ *   background_write_ended  nil while it runs; then its error, which is now reported, or ""
+ *   background_write_close  drops the handle; the write continues
  */
 #include "base/crc32c.h"
 #include "base/mem.h"
@@ -45,28 +41,19 @@
 #include "op/kernels.h"
 #include "op_entries.h"
 
-LM_HELD_TYPE(file_type, lm_file, lm_file_close, "luminary.file", "a file", NULL);
+LM_HELD_TYPE(file, lm_file, lm_file_close, "luminary.file", "a file", NULL, NULL)
 
-static lm_file *need_file(lua_State *L, const char *fn) { return lm_need_held(L, 1, &file_type, fn); }
-static lm_file *file_at_1(lua_State *L) { return *(lm_file **)lua_touserdata(L, 1); } /* checked by need_file */
+static lm_file *file_at_1(lua_State *L) { return *(lm_file **)lua_touserdata(L, 1); } /* checked by lm_need_file */
 
-static lm_status read_count(lua_State *L, lm_lua *s, int i, uint64_t *out) {
-  int64_t v;
-  lm_status status = lm_read_int(L, s, i, "load", "a position or size", &v);
-  if (status == LM_OK && v < 0) status = lm_fail_int("load", "offsets and sizes", "at least 0", v);
-  *out = (uint64_t)v;
-  return status;
+LM_READER(uint64_t, count) {
+  int64_t v = lm_need_int(L, i, "load", "a position or size");
+  if (v < 0) lm_raise(L, lm_fail_int("load", "offsets and sizes", "at least 0", v));
+  return (uint64_t)v;
 }
 
-static uint64_t need_count(lua_State *L, int i) {
-  uint64_t n;
-  lm_need(L, read_count(L, LM_STATE(L), i, &n));
-  return n;
-}
-
-LM_FUNCTION(file_kind) {
+LM_FUNCTION(file_kind, (text, path)) {
   struct stat info;
-  if (stat(lm_need_text(L, 1, "file_kind", "path"), &info) != 0) return 0;
+  if (stat(path, &info) != 0) return 0;
   lua_pushstring(L, lm_file_kind(info.st_mode));
   lua_pushnumber(L, (double)info.st_size);
   lua_pushfstring(L, "%f %f %f", (double)info.st_ino, (double)info.st_ctim.tv_sec, (double)info.st_ctim.tv_nsec);
@@ -78,9 +65,8 @@ static lm_status open_file(lua_State *L, lm_lua *s, void *arg) {
   return lm_file_open(lua_tostring(L, 1), lua_toboolean(L, 2), arg);
 }
 
-LM_FUNCTION(file_open) {
-  lua_settop(L, 3);
-  lm_need_text(L, 1, lua_isstring(L, 3) ? lua_tostring(L, 3) : "load", "path");
+LM_FUNCTION(file_open, (any, path), (flag, mmap), (text, who, "load")) {
+  lm_need_text(L, path, who, "path");
   lm_file **file = lm_object_new(L, &file_type);
   lm_need(L, lm_retry_after_gc(L, LM_STATE(L), open_file, file));
   lua_pushnumber(L, (double)lm_file_bytes(*file));
@@ -90,9 +76,7 @@ LM_FUNCTION(file_open) {
 
 LM_FUNCTION(file_close) { return lm_object_close(L, &file_type, "file_close"); }
 
-LM_FUNCTION(file_text) {
-  lm_file *f = need_file(L, "file_text");
-  uint64_t at = need_count(L, 2), n = need_count(L, 3);
+LM_FUNCTION(file_text, (file, f), (count, at), (count, n)) {
   const char *text;
   if (n > (uint64_t)1 << 30 && n <= lm_file_bytes(f)) {
     return lm_raise(
@@ -104,20 +88,22 @@ LM_FUNCTION(file_text) {
   return 1;
 }
 
+/* Returns the count at i, which the function's declaration checked. */
+static uint64_t count_at(lua_State *L, const lm_lua *s, int i) {
+  int64_t n = 0;
+  (void)lm_read_int(L, s, i, "load", "", &n);
+  return (uint64_t)n;
+}
+
 static lm_status read_section(lua_State *L, lm_lua *s, void *arg) {
-  uint64_t at, n;
-  NEED(read_count(L, s, 2, &at));
-  NEED(read_count(L, s, 3, &n));
-  lm_file_part part = {.dtype = LM_U8, .ndim = 1, .size = {(int64_t)n}, .at = at, .alignment = 8};
+  lm_file_part part = {.dtype = LM_U8, .ndim = 1, .at = count_at(L, s, 2), .alignment = 8};
+  part.size[0] = (int64_t)count_at(L, s, 3);
   NEED(lm_file_read(file_at_1(L), 1, &part));
   *(lm_tensor **)arg = part.t;
   return LM_OK;
 }
 
-LM_FUNCTION(file_section) {
-  need_file(L, "file_section");
-  return lm_return_tensor(L, 3, read_section);
-}
+LM_FUNCTION(file_section, (file, f), (count, at), (count, n)) { return lm_return_tensor(L, 3, read_section); }
 
 typedef struct reading {
   int n;
@@ -137,7 +123,7 @@ static void read_part(lua_State *L, int i, lm_file_part *part) {
   lm_ints shape;
   for (int list = 2; list <= 4; list++) lua_rawgeti(L, list, i);
   LM_NEED_ARGS(L, top + 1, fn, {"dtype", LM_ARG_DTYPE, &part->dtype}, {"shape", LM_ARG_SIZE, &shape});
-  part->at = need_count(L, top + 3);
+  part->at = lm_need_count(L, top + 3, fn, "offset");
   part->ndim = shape.n;
   memcpy(part->size, shape.v, (size_t)shape.n * sizeof *shape.v);
   part->alignment = lm_dtype_size(part->dtype);
@@ -145,12 +131,9 @@ static void read_part(lua_State *L, int i, lm_file_part *part) {
   lua_settop(L, top);
 }
 
-LM_FUNCTION(file_read) {
+LM_FUNCTION(file_read, (file, f), (table, dtypes), (table, shapes), (table, offsets)) {
   lm_lua *s = LM_STATE(L);
-  lua_settop(L, 4);
-  need_file(L, "file_read");
-  for (int list = 2; list <= 4; list++) lm_need_table(L, list, "file_read", "the list");
-  reading r = {(int)lua_objlen(L, 2), NULL};
+  reading r = {(int)lua_objlen(L, dtypes), NULL};
   lm_gc_step_if_due(L, s);
   r.part = lua_newuserdata(L, (size_t)r.n * sizeof *r.part + 1);
   lm_tensor_handle **handle = lua_newuserdata(L, (size_t)r.n * sizeof(lm_tensor_handle *) + 1);
@@ -171,15 +154,11 @@ LM_FUNCTION(file_read) {
 }
 
 static lm_status inflate_section(lua_State *L, lm_lua *s, void *arg) {
-  uint64_t at, packed, n;
-  NEED(read_count(L, s, 2, &at));
-  NEED(read_count(L, s, 3, &packed));
-  NEED(read_count(L, s, 4, &n));
+  uint64_t at = count_at(L, s, 2), packed = count_at(L, s, 3), n = count_at(L, s, 4);
   return lm_file_inflate(file_at_1(L), at, packed, n, lua_toboolean(L, 5), arg);
 }
 
-LM_FUNCTION(file_inflate) {
-  need_file(L, "file_inflate");
+LM_FUNCTION(file_inflate, (file, f), (count, at), (count, packed), (count, n), (flag, start)) {
   return lm_return_tensor(L, 5, inflate_section);
 }
 
@@ -190,10 +169,7 @@ static lm_status find_lines(lua_State *L, lm_lua *s, void *arg) {
   return lm_file_lines(file_at_1(L), arg);
 }
 
-LM_FUNCTION(file_lines) {
-  need_file(L, "file_lines");
-  return lm_return_tensor(L, 1, find_lines);
-}
+LM_FUNCTION(file_lines, (file, f)) { return lm_return_tensor(L, 1, find_lines); }
 
 static lm_status read_blocks(lua_State *L, lm_lua *s, void *arg) {
   static const char fn[] = "file_blocks";
@@ -205,32 +181,30 @@ static lm_status read_blocks(lua_State *L, lm_lua *s, void *arg) {
   return lm_file_blocks(file_at_1(L), &b, index, &result[0], &result[1]);
 }
 
-LM_FUNCTION(file_blocks) {
+LM_FUNCTION(file_blocks, (file, f), (any, index), (any, dtype), (any, from), (any, size), (any, stride), (any, base),
+            (any, below)) {
   lm_tensor *result[2];
-  need_file(L, "file_blocks");
   return lm_return_tensors(L, 8, 2, read_blocks, result, result);
 }
 
 /* ---- streams */
 
-LM_HELD_TYPE(stream_type, lm_file_stream, lm_file_stream_close, "luminary.stream", "a stream", NULL);
+LM_HELD_TYPE(file_stream, lm_file_stream, lm_file_stream_close, "luminary.stream", "a stream", NULL, NULL)
 
 static lm_status open_stream(lua_State *L, lm_lua *s, void *arg) {
   (void)s;
   return lm_file_stream_open(lua_tostring(L, 1), arg);
 }
 
-LM_FUNCTION(stream_open) {
-  lm_need_text(L, 1, "load", "path");
-  lm_file_stream **stream = lm_object_new(L, &stream_type);
+LM_FUNCTION_AS(stream_open, "load", (text, path)) {
+  lm_file_stream **stream = lm_object_new(L, &file_stream_type);
   lm_need(L, lm_retry_after_gc(L, LM_STATE(L), open_stream, stream));
   lua_pushnumber(L, (double)lm_file_stream_most(*stream));
   return 2;
 }
 
-LM_FUNCTION(stream_text) {
-  lm_file_stream *stream = lm_need_held(L, 1, &stream_type, "stream_text");
-  uint64_t n = need_count(L, 2), most = lm_file_stream_most(stream);
+LM_FUNCTION(stream_text, (file_stream, stream), (count, n)) {
+  uint64_t most = lm_file_stream_most(stream);
   size_t got;
   if (n > most) n = most;
   char *to = lua_newuserdata(L, (size_t)n + 1);
@@ -241,28 +215,22 @@ LM_FUNCTION(stream_text) {
 
 static lm_status stream_bytes(lua_State *L, lm_lua *s, void *arg) {
   lm_file_stream *stream = *(lm_file_stream **)lua_touserdata(L, 1);
-  uint64_t n;
   if (lua_isnil(L, 2)) return lm_file_stream_rest(stream, arg);
-  lm_status status = read_count(L, s, 2, &n);
-  return status == LM_OK ? lm_file_stream_bytes(stream, n, arg) : status;
+  return lm_file_stream_bytes(stream, count_at(L, s, 2), arg);
 }
 
-LM_FUNCTION(stream_bytes) {
-  lm_need_held(L, 1, &stream_type, "stream_bytes");
-  return lm_return_tensor(L, 2, stream_bytes);
+LM_FUNCTION(stream_bytes, (file_stream, stream), (count, n, 0)) { return lm_return_tensor(L, 2, stream_bytes); }
+
+LM_FUNCTION(stream_skip, (file_stream, stream), (count, n)) {
+  return lm_return_bool(L, lm_file_stream_skip(stream, n));
 }
 
-LM_FUNCTION(stream_skip) {
-  lm_file_stream *stream = lm_need_held(L, 1, &stream_type, "stream_skip");
-  return lm_return_bool(L, lm_file_stream_skip(stream, need_count(L, 2)));
-}
-
-LM_FUNCTION(stream_close) { return lm_object_close(L, &stream_type, "stream_close"); }
+LM_FUNCTION(stream_close) { return lm_object_close(L, &file_stream_type, "stream_close"); }
 
 LM_FUNCTION(stream_finish) {
-  lm_file_stream **stream = lm_need_object(L, 1, &stream_type, "stream_finish");
+  lm_file_stream **stream = lm_need_object(L, 1, &file_stream_type, "stream_finish");
   lm_status status = *stream ? lm_file_stream_finish(*stream) : LM_OK;
-  stream_type.close(stream);
+  file_stream_type.close(stream);
   return lm_return(L, status, 0);
 }
 
@@ -272,37 +240,33 @@ static lm_status view_bytes(lua_State *L, lm_lua *s, void *arg) {
   lm_tensor *t;
   lm_dtype dtype;
   lm_ints size, stride;
-  uint64_t at;
   NEED(LM_READ_ARGS(L, s, 1, "view_as", {"bytes", LM_ARG_T, &t}, {"dtype", LM_ARG_DTYPE, &dtype},
                     {"sizes", LM_ARG_SIZE, &size}, {"strides", LM_ARG_SIZE, &stride}));
-  NEED(read_count(L, s, 5, &at));
   if (!lm_is_contiguous(t) || size.n != stride.n) {
     return lm_fail(LM_E_ARG, "view_as: x must be contiguous, with one stride for each size");
   }
-  return lm_tensor_view_as(t, dtype, size.n, size.v, stride.v, (size_t)at, arg);
+  return lm_tensor_view_as(t, dtype, size.n, size.v, stride.v, count_at(L, s, 5), arg);
 }
 
-LM_FUNCTION(view_as) { return lm_return_tensor(L, 5, view_bytes); }
+LM_FUNCTION(view_as, (any, x), (any, dtype), (any, sizes), (any, strides), (count, at)) {
+  return lm_return_tensor(L, 5, view_bytes);
+}
 
-/* Returns the bytes, and their number, of the string or the contiguous tensor on the CPU at 1, borrowed. */
-static const void *need_bytes(lua_State *L, const char *fn, size_t *n) {
-  if (lua_type(L, 1) == LUA_TSTRING) return lua_tolstring(L, 1, n);
-  const lm_tensor *t = lm_need_tensor(L, 1, fn, "a tensor");
+/* Returns the bytes of the string or the contiguous tensor on the CPU at i, borrowed. */
+LM_READER(lm_lua_string, bytes) {
+  if (lua_type(L, i) == LUA_TSTRING) return lm_need_string(L, i, fn, arg);
+  const lm_tensor *t = lm_need_tensor(L, i, fn, "a tensor");
   if (LM_DEVICE_KIND(t->device) != LM_CPU || !lm_is_contiguous(t))
     lm_raise(L, lm_fail(LM_E_ARG, "%s: x must be contiguous and on cpu", fn));
-  *n = lm_nbytes(t);
-  return t->data;
+  return (lm_lua_string){t->data, lm_nbytes(t)};
 }
 
-static int return_sum(lua_State *L, const char *fn, uint32_t (*sum)(uint32_t before, const void *data, size_t n)) {
-  size_t n;
-  const uint32_t before = (uint32_t)lm_need_number(L, 2, fn, "before");
-  const void *data = need_bytes(L, fn, &n);
-  return lm_return_number(L, n > 0 ? sum(before, data, n) : before);
+LM_FUNCTION(crc32, (bytes, x), (number, before)) {
+  return lm_return_number(L, x.n > 0 ? lm_crc32((uint32_t)before, x.text, x.n) : before);
 }
-
-LM_FUNCTION(crc32) { return return_sum(L, "crc32", lm_crc32); }
-LM_FUNCTION(crc32c) { return return_sum(L, "crc32c", lm_crc32c); }
+LM_FUNCTION(crc32c, (bytes, x), (number, before)) {
+  return lm_return_number(L, x.n > 0 ? lm_crc32c((uint32_t)before, x.text, x.n) : before);
+}
 
 /* ---- writing */
 
@@ -324,8 +288,7 @@ static lm_status write_pieces(lua_State *L, lm_lua *s, void *arg) {
   lm_new_file f = {.fd = -1};
   lm_tensor *dense = NULL;
   const char *path;
-  (void)arg;
-  TRY(lm_read_text(L, s, 1, lua_isstring(L, 3) ? lua_tostring(L, 3) : "save", "path", &path));
+  TRY(lm_read_text(L, s, 1, arg, "path", &path));
   TRY(lm_new_file_open(path, "", &f));
   for (int i = 1, n = (int)lua_objlen(L, 2); i <= n; i++) {
     lua_rawgeti(L, 2, i);
@@ -350,52 +313,41 @@ done:
   return status;
 }
 
-LM_FUNCTION(write_pieces) {
-  lua_settop(L, 3);
-  lm_need_table(L, 2, "write_pieces", "pieces");
-  return lm_return(L, lm_retry_after_gc(L, LM_STATE(L), write_pieces, NULL), 0);
+LM_FUNCTION(write_pieces, (any, path), (table, pieces), (text, who, "save")) {
+  return lm_return(L, lm_retry_after_gc(L, LM_STATE(L), write_pieces, (void *)who), 0);
 }
 
-LM_HELD_TYPE(growing_type, lm_growing_file, lm_growing_file_close, "luminary.growing_file", "a file", NULL);
+LM_HELD_TYPE(growing, lm_growing_file, lm_growing_file_close, "luminary.growing_file", "a file", NULL, NULL)
 
-LM_FUNCTION(growing_file_open) {
-  const char *path = lm_need_text(L, 1, "write", "path");
-  double mode = lua_isnumber(L, 3) ? lua_tonumber(L, 3) : 0666;
+LM_FUNCTION_AS(growing_file_open, "write", (text, path), (flag, keep), (number, mode, 0666)) {
   lm_growing_file **file = lm_object_new(L, &growing_type);
-  return lm_return(L, lm_growing_file_open(path, lua_toboolean(L, 2), (mode_t)mode, file), 1);
+  return lm_return(L, lm_growing_file_open(path, keep, (mode_t)mode, file), 1);
 }
 
-LM_FUNCTION(growing_file_write) {
-  size_t bytes;
-  lm_growing_file *f = lm_need_held(L, 1, &growing_type, "write");
-  const char *text = lm_need_string(L, 2, "write", "text", &bytes);
-  return lm_return(L, lm_growing_file_write(f, text, bytes), 0);
+LM_FUNCTION_AS(growing_file_write, "write", (growing, file), (string, text)) {
+  return lm_return(L, lm_growing_file_write(file, text.text, text.n), 0);
 }
 
 LM_FUNCTION(growing_file_close) { return lm_object_close(L, &growing_type, "write"); }
 
-LM_FUNCTION(remove_abandoned) {
+LM_FUNCTION_AS(remove_abandoned, "save", (text, path), (any, shards)) {
   int n;
-  const char *path = lm_need_text(L, 1, "save", "path");
-  lua_settop(L, 2);
-  const char **shards = lm_need_strings(L, 2, "save", "shards", 0, &n);
-  lm_remove_abandoned(path, n, shards);
+  const char **names = lm_need_strings(L, shards, "save", "shards", 0, &n);
+  lm_remove_abandoned(path, n, names);
   return 0;
 }
 
-LM_FUNCTION(complete_parts) {
+LM_FUNCTION_AS(complete_parts, "save", (text, path), (text, suffix), (any, shards)) {
   int n;
-  const char *path = lm_need_text(L, 1, "save", "path"), *suffix = lm_need_text(L, 2, "save", "suffix");
-  lua_settop(L, 3);
-  const char **shards = lm_need_strings(L, 3, "save", "shards", 0, &n);
-  return lm_return(L, lm_complete_parts(path, suffix, n, shards), 0);
+  const char **names = lm_need_strings(L, shards, "save", "shards", 0, &n);
+  return lm_return(L, lm_complete_parts(path, suffix, n, names), 0);
 }
 
-LM_FUNCTION(remove_part) {
-  return lm_return_bool(L, lm_remove_part(lm_need_text(L, 1, "save", "path"), lm_need_text(L, 2, "save", "suffix")));
+LM_FUNCTION_AS(remove_part, "save", (text, path), (text, suffix)) {
+  return lm_return_bool(L, lm_remove_part(path, suffix));
 }
 
-LM_HELD_TYPE(write_type, lm_background_write, lm_background_write_release, "luminary.background_write", "a save", NULL);
+LM_HELD_TYPE(write, lm_background_write, lm_background_write_release, "luminary.background_write", "a save", NULL, NULL)
 
 typedef struct writing {
   lm_write_plan plan;
@@ -424,35 +376,24 @@ done:
   return status;
 }
 
-LM_FUNCTION(background_write) {
-  writing v = {.plan = {.path = lm_need_text(L, 1, "save", "path"), .dense = dense_on_cpu}};
-  lm_write_plan *p = &v.plan;
-  const char *who = lm_need_text(L, 9, "save", "who");
-  lua_settop(L, 11);
-  p->head = lm_need_string(L, 2, "save", "head", &p->head_bytes);
-  int64_t at = lm_need_int(L, 3, "save", "sums_at");
-  p->sums_at = at < 0 ? p->head_bytes : (size_t)at;
-  if (!lua_isnil(L, 10)) {
-    p->whole = lm_need_text(L, 10, "save", "whole");
-    p->suffix = lm_need_text(L, 11, "save", "suffix");
-  }
-  if (!lua_isnil(L, 6)) p->shards = lm_need_strings(L, 6, "save", "shards", 0, &p->nshards);
-  p->background = lua_toboolean(L, 7), p->locked = lua_toboolean(L, 8);
-  p->sums_before = lm_need_numbers(L, 5, "save", "sums_before", &v.sums);
+LM_FUNCTION_AS(background_write, "save", (text, path), (string, head), (int, sums_at), (any, tensors),
+               (any, sums_before), (any, shards), (flag, background), (flag, locked), (text, who), (text, whole, NULL),
+               (text, suffix, NULL)) {
+  lm_write_plan plan = {.path = path, .head = head.text, .head_bytes = head.n, .dense = dense_on_cpu};
+  plan.sums_at = sums_at < 0 ? head.n : (size_t)sums_at;
+  plan.background = background, plan.locked = locked, plan.whole = whole, plan.suffix = suffix;
+  if (!lua_isnil(L, shards)) plan.shards = lm_need_strings(L, shards, "save", "shards", 0, &plan.nshards);
+  writing v = {.plan = plan};
+  v.plan.sums_before = lm_need_numbers(L, sums_before, "save", "sums_before", &v.sums);
   v.out = lm_object_new(L, &write_type);
   return lm_return_as(L, who, lm_retry_after_gc(L, LM_STATE(L), start_write, &v), 1);
 }
 
-LM_FUNCTION(background_write_ended) {
-  lm_background_write *w = lm_need_held(L, 1, &write_type, "save");
-  if (!lm_background_write_wait(w, 0)) return 0;
-  return lm_return_text(L, lm_background_write_error(w));
+LM_FUNCTION_AS(background_write_ended, "save", (write, w)) {
+  return lm_background_write_wait(w, 0) ? lm_return_text(L, lm_background_write_error(w)) : 0;
 }
 
-LM_FUNCTION(background_write_done) {
-  lm_background_write *w = lm_need_held(L, 1, &write_type, "save");
-  double seconds = 0;
-  LM_NEED_ARGS(L, 2, "save", {"seconds", LM_ARG_F | LM_OR_NIL, &seconds});
+LM_FUNCTION_AS(background_write_done, "save", (write, w), (number, seconds, 0)) {
   return lm_return_bool(L, lm_background_write_wait(w, seconds));
 }
 

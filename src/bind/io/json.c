@@ -33,13 +33,13 @@ static void malformed(const decoder *d, const char *at, const char *reason) {
 }
 
 /* Skips white space; returns the next character without taking it, or 0 at the end. */
-static char peek(decoder *d) {
+static char peek_json(decoder *d) {
   while (d->at < d->end && (*d->at == ' ' || *d->at == '\n' || *d->at == '\t' || *d->at == '\r')) d->at++;
   return d->at < d->end ? *d->at : 0;
 }
 
 static bool take_char(decoder *d, char c) {
-  bool is = peek(d) == c;
+  bool is = peek_json(d) == c;
   d->at += is;
   return is;
 }
@@ -140,7 +140,7 @@ static void make_list(lua_State *L, int n) {
 static void push_list(decoder *d) {
   enum { FEW = 4 }; /* most lists have no more values, and so get a table of their exact size */
   int n = 0;
-  for (bool more = peek(d) != ']'; more; more = take_char(d, ',')) {
+  for (bool more = peek_json(d) != ']'; more; more = take_char(d, ',')) {
     push_value(d);
     n++;
     if (n == FEW) make_list(d->L, n);
@@ -152,12 +152,12 @@ static void push_list(decoder *d) {
 
 static void push_object(decoder *d) {
   lua_State *L = d->L;
-  bool more = peek(d) != '}', keep = d->depth > 1 || lua_isnil(L, 3);
+  bool more = peek_json(d) != '}', keep = d->depth > 1 || lua_isnil(L, 3);
   int members = 0;
   lua_createtable(L, 0, more && keep ? 4 : 0);
   for (; more; more = take_char(d, ','), members++) {
     if (!keep) lua_pushvalue(L, 3);
-    if (peek(d) != '"') malformed(d, d->at, "expected a key in quotes");
+    if (peek_json(d) != '"') malformed(d, d->at, "expected a key in quotes");
     const char *begins = d->at;
     push_string(d);
     expect(d, ':');
@@ -191,7 +191,7 @@ static bool accept_word(decoder *d, const char *word) {
 
 static void push_value(decoder *d) {
   lua_State *L = d->L;
-  char c = peek(d);
+  char c = peek_json(d);
   if (--d->left < 0) lm_raise(L, lm_fail_value(fn, "the number of values", lm_text("at most %d", MAX_VALUES), "more"));
   if (c == '"') {
     push_string(d);
@@ -218,22 +218,16 @@ static void push_value(decoder *d) {
   }
 }
 
-LM_FUNCTION(json_decode) {
-  lua_settop(L, 3);
-  if (lua_type(L, 1) != LUA_TSTRING) return lm_raise_arg(L, 1, fn, "text", "a string");
-  size_t n;
-  const char *text = lua_tolstring(L, 1, &n);
-  decoder d = {L, text, text, text + n, lm_buffer_new(L), MAX_VALUES, 0, 0};
-  if (n >= 3 && memcmp(text, "\xef\xbb\xbf", 3) == 0) d.at += 3; /* UTF-8's byte order mark */
+LM_FUNCTION(json_decode, (string, text), (any, null), (any, each)) {
+  decoder d = {L, text.text, text.text, text.text + text.n, lm_buffer_new(L), MAX_VALUES, 0, 0};
+  if (text.n >= 3 && memcmp(text.text, "\xef\xbb\xbf", 3) == 0) d.at += 3; /* UTF-8's byte order mark */
   push_value(&d);
-  peek(&d);
+  peek_json(&d);
   if (d.at < d.end) malformed(&d, d.at, "data follows the value");
   lm_bytes_free(d.unescaped);
   return 1;
 }
 
-LM_FUNCTION(is_utf8_text) {
-  size_t n;
-  const char *text = luaL_checklstring(L, 1, &n);
-  return lm_return_bool(L, !memchr(text, 0, n) && lm_utf8_check(text, n) == n);
+LM_FUNCTION(is_utf8_text, (string, s)) {
+  return lm_return_bool(L, !memchr(s.text, 0, s.n) && lm_utf8_check(s.text, s.n) == s.n);
 }

@@ -17,7 +17,7 @@ enum { MAX_DEPTH = 100 }; /* messages in one another; each takes slots of Lua's 
 
 static lm_onnx_messages messages;
 
-static lm_status load(void *arg) {
+static lm_status load_onnx_plugin(void *arg) {
   static const lm_plugin_family family = {"file", LM_VAR_BACKEND_PATH, "lm_onnx_messages_of", "file format"};
   void (*messages_of)(lm_onnx_messages *) = NULL;
   (void)arg;
@@ -28,11 +28,11 @@ static lm_status load(void *arg) {
 
 static void need_messages(lua_State *L) {
   static _Atomic bool loaded;
-  lm_need(L, lm_load_once(&loaded, load, NULL));
+  lm_need(L, lm_load_once(&loaded, load_onnx_plugin, NULL));
 }
 
 static void release(void *message) { messages.release(message); }
-LM_HELD_TYPE(message_type, void, release, "luminary.onnx_message", "a message", NULL);
+LM_HELD_TYPE(message, void, release, "luminary.onnx_message", "a message", NULL, NULL)
 
 /* Pushes the block of n elements at *data as a tensor, which takes its memory. */
 static void push_block(lua_State *L, void **data, size_t n, lm_dtype dtype) {
@@ -108,8 +108,7 @@ static void push_message(lua_State *L, const ProtobufCMessage *m, int depth) {
   }
 }
 
-LM_FUNCTION(onnx_read) {
-  lua_settop(L, 1);
+LM_FUNCTION(onnx_read, (any, source)) {
   need_messages(L);
   void **message = lm_object_new(L, &message_type);
   lm_tensor *bytes;
@@ -230,9 +229,7 @@ static lm_status write_model(const char *path, const ProtobufCMessage *model) {
   return w.status;
 }
 
-LM_FUNCTION(onnx_write) {
-  lua_settop(L, 2);
-  const char *path = lm_need_text(L, 1, "export", "path");
+LM_FUNCTION_AS(onnx_write, "export", (text, path), (any, model_table)) {
   need_messages(L);
   lua_newtable(L);
   lua_pushvalue(L, 2);

@@ -1,28 +1,23 @@
 /* Binds queues, connections, locks and semaphores for lua/luminary/mp. A signal ends a wait early, so that its Lua
  * handler can run; the caller then calls again.
  *
- *   mp_queue(capacity)            0: none
- *   mp_pipe([threads])            the two ends. threads: messages pass by reference, within this process
- *   mp_listen(path)               an end that another program can connect to, until it is closed (lm_listener_new)
- *   mp_fileno(h)                  the descriptor of a connection
- *   mp_lock()
- *   mp_is_handle(v)               mp_close_handle(h)            mp_is_open(h)
- *   mp_put(h, text, tensors, handles, seconds, direct)
- *       puts a message into a queue or a connection; returns whether there was room within `seconds`, and whether any
- *       message now waits in this process's memory. direct: the message must not
- *   mp_get(h, seconds [, claims, i])
- *       text, tensors, handles; false if nothing came within `seconds`, nil at a connection's end. claims: an int64
- *       tensor whose element i becomes the number of a queue's message before it leaves the queue
- *   mp_poll(h, seconds)           true if there is a message to get, or the end was reached
- *   mp_queue_size(h)              the number of messages, the capacity, the number of messages waiting in this process
- *   mp_queue_has(h, number)       true if that message, claimed by a worker that died, is still in the queue
- *   mp_queue_flush(h, seconds)    true if no message waits in this process any more
- *   mp_queue_done(h)              mp_queue_join(h, seconds)   true if all messages are done (Queue:task_done)
- *   mp_acquire(h, seconds)        nil at a timeout, else 1; 2 if the last holder ended without release. Ignores signals
- *   mp_release(h)                 mp_held(h)   the number of times it is held through this handle
- *   mp_semaphore(permits)         mp_permit(h, seconds)         as mp_acquire, but signals end it, and it may end early
- *   mp_permit_back(h, bounded)    mp_permits(h)                 the number of free permits
- *   mp_changed(h)                 mp_wait_changed(h, changed, seconds)   true if a permit was released since
+ *   mp_queue          0: without a limit
+ *   mp_pipe           the two ends. threads: messages pass by reference, within this process
+ *   mp_listen         an end that another program can connect to, until it is closed (lm_listener_new)
+ *   mp_stop_reading   makes a connection's descriptor readable for good
+ *   mp_put            puts a message into a queue or a connection; returns whether there was room within `seconds`, and
+ *                     whether any message now waits in this process's memory. direct: the message must not
+ *   mp_get            text, tensors, handles; false if nothing came within `seconds`, nil at a connection's end.
+ *                     claims: an int64 tensor; its element i becomes a queue's message's number before that leaves it
+ *   mp_poll           true if there is a message to get, or the end was reached
+ *   mp_queue_size     the number of messages, the capacity, the number of messages waiting in this process
+ *   mp_queue_has      true if that message, claimed by a worker that died, is still in the queue
+ *   mp_queue_flush    true if no message waits in this process any more
+ *   mp_queue_join     true if all messages are done (Queue:task_done)
+ *   mp_acquire        nil at a timeout, else 1; 2 if the last holder ended without release. Ignores signals
+ *   mp_held           the number of times it is held through this handle
+ *   mp_permit         as mp_acquire, but signals end it, and it may end early
+ *   mp_wait_changed   true if a permit was released since mp_changed
  */
 #include "bind/mp/handles.h"
 
@@ -30,6 +25,7 @@
 #include <limits.h>
 #include <poll.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include "base/descriptor.h"
@@ -41,7 +37,7 @@
 
 /* ---- handles */
 
-LM_HELD_TYPE(handle_type, lm_handle, lm_handle_free, "luminary.mp.handle", NULL, NULL);
+LM_HELD_TYPE(handle, lm_handle, lm_handle_free, "luminary.mp.handle", NULL, NULL, NULL)
 
 lm_handle *lm_to_handle(lua_State *L, int i) {
   lm_handle **h = lm_to_object(L, i, &handle_type);
@@ -65,19 +61,24 @@ lm_handle **lm_handle_slot(lua_State *L) {
   return lm_object_new(L, &handle_type);
 }
 
-static lm_handle *need_handle(lua_State *L, int i, lm_handle_kind kind) {
-  lm_handle *h = lm_to_handle(L, i);
-  if (!h || (kind && h->kind != kind)) lm_raise_arg(L, i, "lm.mp", "the handle", "open, and of the right kind");
-  return h;
-}
+#define HANDLE(name, allows)                                                                       \
+  LM_READER(lm_handle *, name) {                                                                   \
+    lm_handle *h = lm_to_handle(L, i);                                                             \
+    if (!h || !(allows)) lm_raise_arg(L, i, "lm.mp", "the handle", "open, and of the right kind"); \
+    return h;                                                                                      \
+  }
+HANDLE(any_handle, true)
+HANDLE(queue, h->kind == LM_QUEUE)
+HANDLE(connection, h->kind == LM_CONNECTION)
+HANDLE(lock, h->kind == LM_LOCK)
+HANDLE(semaphore, h->kind == LM_SEMAPHORE)
 
-LM_FUNCTION(mp_queue) {
-  double capacity = lm_need_number(L, 1, "mp_queue", "capacity");
+LM_FUNCTION(mp_queue, (number, capacity)) {
   return lm_return(L, lm_queue_new((uint64_t)capacity, lm_handle_slot(L)), 1);
 }
 
-LM_FUNCTION(mp_pipe) {
-  lm_handle_kind kind = lua_toboolean(L, 1) ? LM_THREAD_CONNECTION : LM_CONNECTION;
+LM_FUNCTION(mp_pipe, (flag, threads)) {
+  lm_handle_kind kind = threads ? LM_THREAD_CONNECTION : LM_CONNECTION;
   lm_handle *ends[2], **a = lm_handle_slot(L), **b = lm_handle_slot(L);
   lm_need(L, lm_connection_pair(kind, ends));
   *a = ends[0];
@@ -85,12 +86,11 @@ LM_FUNCTION(mp_pipe) {
   return 2;
 }
 
-LM_FUNCTION(mp_listen) {
-  const char *path = lm_need_text(L, 1, "mp_listen", "path");
-  return lm_return(L, lm_listener_new(path, lm_handle_slot(L)), 1);
-}
+LM_FUNCTION(mp_listen, (text, path)) { return lm_return(L, lm_listener_new(path, lm_handle_slot(L)), 1); }
 
-LM_FUNCTION(mp_fileno) { return lm_return_int(L, need_handle(L, 1, LM_CONNECTION)->fd[0]); }
+LM_FUNCTION(mp_fileno, (connection, h)) { return lm_return_int(L, h->fd[0]); }
+
+LM_FUNCTION(mp_stop_reading, (connection, h)) { return lm_return_int(L, shutdown(h->fd[0], SHUT_RD)); }
 
 LM_FUNCTION(mp_lock) { return lm_return(L, lm_lock_new(lm_handle_slot(L)), 1); }
 
@@ -172,15 +172,11 @@ static lm_status pack_message(lua_State *L, lm_lua *s, void *arg) {
   return status;
 }
 
-LM_FUNCTION(mp_put) {
-  lm_lua *s = LM_STATE(L);
-  lm_handle *h = need_handle(L, 1, 0);
-  double seconds = lm_need_number(L, 5, "mp_put", "seconds");
-  bool direct = lua_toboolean(L, 6), sent = false;
+LM_FUNCTION(mp_put, (any_handle, h), (any, text), (any, tensors), (any, handles), (number, seconds), (flag, direct)) {
+  bool sent = false;
   packing p = {.kind = h->kind};
   lm_status status;
-  lua_settop(L, 6);
-  TRY(lm_retry_after_gc(L, s, pack_message, &p));
+  TRY(lm_retry_after_gc(L, LM_STATE(L), pack_message, &p));
   if (h->kind == LM_QUEUE) {
     TRY(lm_queue_put(h, p.packed, direct, seconds, &sent));
     if (sent) p.packed = NULL;
@@ -195,7 +191,7 @@ done:
   return 2;
 }
 
-LM_HELD_TYPE(message_type, lm_mp_message, lm_mp_message_free, "luminary.message", NULL, NULL);
+LM_HELD_TYPE(message, lm_mp_message, lm_mp_message_free, "luminary.message", NULL, NULL, NULL)
 
 typedef struct getting {
   lm_handle *h;
@@ -218,12 +214,9 @@ static lm_status take_message(lua_State *L, lm_lua *s, void *arg) {
   return lm_queue_get(g->h, g->seconds, claim, g->held);
 }
 
-LM_FUNCTION(mp_get) {
+LM_FUNCTION(mp_get, (any_handle, h), (number, seconds), (any, claims), (int, i, 0)) {
   lm_lua *s = LM_STATE(L);
-  lua_settop(L, 4);
-  getting g = {.h = need_handle(L, 1, 0)};
-  LM_NEED_ARGS(L, 2, "mp_get", {"seconds", LM_ARG_F, &g.seconds}, {"claims", LM_ARG_OTHER, NULL},
-               {"i", LM_ARG_I | LM_OR_NIL, &g.i});
+  getting g = {.h = h, .seconds = seconds, .i = i};
   lm_gc_step_if_due(L, s);
   g.held = lm_object_new(L, &message_type);
   lm_need(L, lm_retry_after_gc(L, s, take_message, &g));
@@ -232,79 +225,73 @@ LM_FUNCTION(mp_get) {
   return lm_return_bool(L, 0);
 }
 
-LM_FUNCTION(mp_poll) {
-  lm_handle *h = need_handle(L, 1, 0);
+LM_FUNCTION(mp_poll, (any_handle, h), (number, seconds)) {
   bool ready;
-  lm_need(L, lm_channel_wait(h->fd[0], POLLIN, lm_need_number(L, 2, "mp_poll", "seconds"), &ready));
+  lm_need(L, lm_channel_wait(h->fd[0], POLLIN, seconds, &ready));
   return lm_return_bool(L, ready);
 }
 
-LM_FUNCTION(mp_queue_size) {
-  lm_handle *h = need_handle(L, 1, LM_QUEUE);
+LM_FUNCTION(mp_queue_size, (queue, h)) {
   lua_pushnumber(L, (double)lm_queue_size(h));
   lua_pushnumber(L, (double)lm_queue_capacity(h));
   lua_pushnumber(L, (double)lm_queue_backlog(h, 0));
   return 3;
 }
 
-LM_FUNCTION(mp_queue_has) {
-  lm_handle *h = need_handle(L, 1, LM_QUEUE);
+LM_FUNCTION(mp_queue_has, (queue, h), (number, number)) {
   bool has;
-  lm_need(L, lm_queue_has(h, (uint64_t)lm_need_number(L, 2, "mp_queue_has", "number"), &has));
+  lm_need(L, lm_queue_has(h, (uint64_t)number, &has));
   return lm_return_bool(L, has);
 }
 
-LM_FUNCTION(mp_queue_flush) {
-  lm_handle *h = need_handle(L, 1, LM_QUEUE);
-  return lm_return_bool(L, lm_queue_backlog(h, lm_need_number(L, 2, "mp_queue_flush", "seconds")) == 0);
+LM_FUNCTION(mp_queue_flush, (queue, h), (number, seconds)) {
+  return lm_return_bool(L, lm_queue_backlog(h, seconds) == 0);
 }
 
-LM_FUNCTION(mp_queue_done) { return lm_return_as(L, "Queue:task_done", lm_queue_done(need_handle(L, 1, LM_QUEUE)), 0); }
+LM_FUNCTION(mp_queue_done, (queue, h)) { return lm_return_as(L, "Queue:task_done", lm_queue_done(h), 0); }
 
-LM_FUNCTION(mp_queue_join) {
+LM_FUNCTION(mp_queue_join, (queue, h), (number, seconds)) {
   bool done;
-  lm_need(L, lm_queue_wait_done(need_handle(L, 1, LM_QUEUE), lm_need_number(L, 2, "mp_queue_join", "seconds"), &done));
+  lm_need(L, lm_queue_wait_done(h, seconds, &done));
   return lm_return_bool(L, done);
 }
 
 /* ---- locks */
 
-/* Acquires the lock or semaphore at 1, waiting for the seconds at 2. */
-static int acquire(lua_State *L, const char *who, lm_handle_kind kind,
+static int acquire(lua_State *L, const char *who, lm_handle *h, double seconds,
                    lm_status (*f)(lm_handle *h, double seconds, lm_acquire_result *out)) {
   lm_acquire_result got;
-  lm_handle *h = need_handle(L, 1, kind);
-  lm_return_as(L, who, f(h, lm_need_number(L, 2, who, "seconds"), &got), 0);
+  lm_return_as(L, who, f(h, seconds, &got), 0);
   return got == LM_ACQUIRE_TIMEOUT ? 0 : lm_return_int(L, got);
 }
 
-LM_FUNCTION(mp_acquire) { return acquire(L, "Lock:acquire", LM_LOCK, lm_lock_acquire); }
+LM_FUNCTION_AS(mp_acquire, "Lock:acquire", (lock, h), (number, seconds)) {
+  return acquire(L, "Lock:acquire", h, seconds, lm_lock_acquire);
+}
 
-LM_FUNCTION(mp_release) { return lm_return_as(L, "Lock:release", lm_lock_release(need_handle(L, 1, LM_LOCK)), 0); }
+LM_FUNCTION(mp_release, (lock, h)) { return lm_return_as(L, "Lock:release", lm_lock_release(h), 0); }
 
-LM_FUNCTION(mp_held) { return lm_return_int(L, need_handle(L, 1, LM_LOCK)->depth); }
+LM_FUNCTION(mp_held, (lock, h)) { return lm_return_int(L, h->depth); }
 
 /* ---- semaphores */
 
-LM_FUNCTION(mp_semaphore) {
-  double n = lm_need_number(L, 1, "mp_semaphore", "permits");
-  uint32_t permits = n >= 0 && n <= UINT32_MAX ? (uint32_t)n : UINT32_MAX;
-  return lm_return(L, lm_semaphore_new(permits, lm_handle_slot(L)), 1);
+LM_FUNCTION(mp_semaphore, (number, permits)) {
+  uint32_t n = permits >= 0 && permits <= UINT32_MAX ? (uint32_t)permits : UINT32_MAX;
+  return lm_return(L, lm_semaphore_new(n, lm_handle_slot(L)), 1);
 }
 
-LM_FUNCTION(mp_permit) { return acquire(L, "Semaphore:acquire", LM_SEMAPHORE, lm_semaphore_acquire); }
-
-LM_FUNCTION(mp_permit_back) {
-  lm_handle *h = need_handle(L, 1, LM_SEMAPHORE);
-  return lm_return_as(L, "BoundedSemaphore:release", lm_semaphore_release(h, lua_toboolean(L, 2)), 0);
+LM_FUNCTION_AS(mp_permit, "Semaphore:acquire", (semaphore, h), (number, seconds)) {
+  return acquire(L, "Semaphore:acquire", h, seconds, lm_semaphore_acquire);
 }
 
-LM_FUNCTION(mp_permits) { return lm_return_number(L, lm_semaphore_value(need_handle(L, 1, LM_SEMAPHORE))); }
+LM_FUNCTION(mp_permit_back, (semaphore, h), (flag, bounded)) {
+  return lm_return_as(L, "BoundedSemaphore:release", lm_semaphore_release(h, bounded), 0);
+}
 
-LM_FUNCTION(mp_changed) { return lm_return_number(L, lm_semaphore_changed(need_handle(L, 1, LM_SEMAPHORE))); }
+LM_FUNCTION(mp_permits, (semaphore, h)) { return lm_return_number(L, lm_semaphore_value(h)); }
 
-LM_FUNCTION(mp_wait_changed) {
-  lm_handle *h = need_handle(L, 1, LM_SEMAPHORE);
-  return lm_return_bool(L, lm_semaphore_wait(h, (uint32_t)lm_need_number(L, 2, "mp_wait_changed", "changed"),
-                                             lm_need_number(L, 3, "mp_wait_changed", "seconds")));
+LM_FUNCTION(mp_changed, (semaphore, h)) { return lm_return_number(L, lm_semaphore_changed(h)); }
+
+LM_FUNCTION(mp_wait_changed, (semaphore, h), (number, changed), (number, seconds)) {
+  return lm_return_bool(L, lm_semaphore_wait(h, (uint32_t)changed, seconds));
 }

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "base/mapping_guard.h"
 #include "base/mem.h"
 #include "base/thread.h"
 #include "base/thread_state.h"
@@ -40,25 +41,35 @@ static _Thread_local lua_State *_Atomic interruptible;
 static _Atomic int interrupts; /* number of signals handled */
 
 static _Thread_local const char *_Atomic reason;
+static _Thread_local _Atomic bool insists; /* true after a second Ctrl-C, since a pcall may have caught the first */
+static _Thread_local double last_sigint;   /* in seconds; 0: none since handle_interrupts was called */
+static _Thread_local int outer_levels;     /* levels of the stack then */
 
+/* Raises an error; if it insists, at every instruction until the function that called handle_interrupts runs. */
 static void raise_interrupted(lua_State *L, lua_Debug *ar) {
-  (void)ar;
-  lua_sethook(L, NULL, 0, 0);
-  luaL_error(L, "%s", reason);
+  const bool again = insists && (L != interruptible || lua_getstack(L, outer_levels, ar));
+  if (!again) lua_sethook(L, NULL, 0, 0);
+  if (again || !insists) luaL_error(L, "%s", reason);
 }
 
 static void on_interrupt(int signal) {
   lua_State *L = interruptible;
+  const double now = lm_seconds();
+  insists = signal == SIGINT && last_sigint > 0 && now - last_sigint < 3;
+  last_sigint = now;
   reason = signal == SIGINT ? "interrupted!" : "the thread was asked to end"; /* as luajit words it */
   if (L) lua_sethook(L, raise_interrupted, LUA_MASKCALL | LUA_MASKRET | LUA_MASKCOUNT, 1);
   atomic_fetch_add(&interrupts, 1);
 }
 
 /* handle_interrupts(raises): sets how SIGINT acts on this thread, however often it comes: it raises an error in this
- * state, or only ends a system call. */
-LM_FUNCTION(handle_interrupts) {
+ * state, a second within 3 s one that no pcall above the caller stops; or it only ends a system call. */
+LM_FUNCTION(handle_interrupts, (flag, raises)) {
   static _Alignas(16) char memory[HANDLER_STACK];
-  bool raises = lua_toboolean(L, 1);
+  lua_Debug level;
+  for (outer_levels = 0; lua_getstack(L, outer_levels, &level);) outer_levels++;
+  insists = false;
+  last_sigint = 0;
   struct sigaction action = {.sa_handler = on_interrupt, .sa_flags = SA_ONSTACK | (raises ? SA_RESTART : 0)};
   sigaltstack(&(stack_t){.ss_sp = memory, .ss_size = sizeof memory}, NULL);
   interruptible = raises ? L : NULL;
@@ -151,7 +162,7 @@ static void forget_threads(void) {
   }
 }
 
-static void prepare(void) {
+static void prepare_lua_threads(void) {
   lm_cond_init(&ends);
   pthread_atfork(NULL, NULL, forget_threads);
 }
@@ -181,6 +192,7 @@ static int run_chunk(lua_State *L) {
 static void *thread_main(void *arg) {
   lm_lua_thread *t = arg;
   lm_script_thread_begin();
+  lm_truncation_begin();
   nice(t->nice); /* Linux changes this thread alone, and never refuses to lower a priority */
   lua_State *L = luaL_newstate();
   stack_t stack = {.ss_sp = t->stack, .ss_size = HANDLER_STACK};
@@ -216,7 +228,7 @@ static void *thread_main(void *arg) {
 
 lm_status lm_lua_thread_start(const char *chunk, int nice, lm_handle *connection, lm_lua_thread **out) {
   enum { STACK = 16 << 20 }; /* bytes of address space */
-  pthread_once(&once, prepare);
+  pthread_once(&once, prepare_lua_threads);
   lm_lua_thread *t = lm_calloc(1, sizeof *t + strlen(chunk) + 1);
   if (!t) {
     lm_handle_free(connection);

@@ -24,14 +24,11 @@
 #include "bind/bind.h"
 #include "mp/supervisor.h"
 
-static const lm_object_type supervisor_type;
+LM_LIST(lm_methods_of_supervisor);
+LM_HELD_TYPE(supervisor, lm_supervisor, lm_supervisor_free, "luminary.supervisor", "a supervisor",
+             LM_METHODS_OF(supervisor))
 
-static lm_supervisor *self(lua_State *L) { return lm_need_held(L, 1, &supervisor_type, "process"); }
-
-static int bind_start(lua_State *L) {
-  lm_supervisor *s = self(L);
-  lm_need_table(L, 2, "process: start", "the plan");
-  lua_settop(L, 2);
+LM_OBJECT_METHOD(supervisor, start, "process: start", (supervisor, s), (table, plan)) {
   int nargs, nenv, id = 0;
   pid_t pid = 0;
   char **env = NULL;
@@ -52,12 +49,10 @@ done:
   return 2;
 }
 
-static int bind_next(lua_State *L) {
+LM_OBJECT_METHOD(supervisor, next, "process: next", (supervisor, s), (number, seconds)) {
   static const char *const names[] = {NULL, "output", "ended", "signal", "closed", "ready"}; /* names of kinds */
-  lm_supervisor *s = self(L);
   lm_supervisor_event event;
-  lua_settop(L, 2);
-  lm_need(L, lm_supervisor_next(s, lm_need_number(L, 2, "process: next", "seconds"), &event));
+  lm_need(L, lm_supervisor_next(s, seconds, &event));
   if (event.kind == LM_SUPERVISOR_NONE) return 0;
   lua_pushstring(L, names[event.kind]);
   if (event.id) lua_pushinteger(L, event.id);
@@ -68,63 +63,44 @@ static int bind_next(lua_State *L) {
   return lua_gettop(L) - 2;
 }
 
-static int bind_signal(lua_State *L) {
-  lm_supervisor *s = self(L);
-  lm_supervisor_signal(s, (int)lm_need_int(L, 2, "process: signal", "id"),
-                       (int)lm_need_int(L, 3, "process: signal", "number"));
+LM_OBJECT_METHOD(supervisor, signal, "process: signal", (supervisor, s), (int, id), (int, number)) {
+  lm_supervisor_signal(s, (int)id, (int)number);
   return 0;
 }
 
-static int bind_watch(lua_State *L) {
-  lm_supervisor *s = self(L);
-  lm_supervisor_watch(s, (int)lm_need_int(L, 2, "process: watch", "fd"));
+LM_OBJECT_METHOD(supervisor, watch, "process: watch", (supervisor, s), (int, fd)) {
+  lm_supervisor_watch(s, (int)fd);
   return 0;
 }
 
-static int bind_print(lua_State *L) {
-  lm_supervisor *s = self(L);
-  int stream = (int)lm_need_int(L, 2, "process: print", "stream");
-  size_t n;
-  const char *text = lm_need_string(L, 3, "process: print", "text", &n);
+LM_OBJECT_METHOD(supervisor, print, "process: print", (supervisor, s), (int, stream), (string, text)) {
   if (stream != 1 && stream != 2) return lm_raise_arg(L, 2, "process: print", "stream", "1 or 2");
-  return lm_return(L, lm_supervisor_print(s, stream, text, n), 0);
+  return lm_return(L, lm_supervisor_print(s, (int)stream, text.text, text.n), 0);
 }
 
-static int bind_printed(lua_State *L) { return lm_return_bool(L, lm_supervisor_printed(self(L))); }
+LM_OBJECT_METHOD(supervisor, printed, "process: printed", (supervisor, s)) {
+  return lm_return_bool(L, lm_supervisor_printed(s));
+}
 
-static int bind_sweep(lua_State *L) {
+LM_OBJECT_METHOD(supervisor, sweep, "process: sweep", (supervisor, s), (number, seconds)) {
   int left = 0;
-  lm_supervisor *s = self(L);
-  lm_supervisor_sweep(s, lm_need_number(L, 2, "process: sweep", "seconds"), &left);
+  lm_supervisor_sweep(s, seconds, &left);
   return lm_return_int(L, left);
 }
 
-static int bind_file(lua_State *L) {
+LM_OBJECT_METHOD(supervisor, file, "process: file", (supervisor, s)) {
   char path[64];
-  lm_need(L, lm_supervisor_file(self(L), path, sizeof path));
+  lm_need(L, lm_supervisor_file(s, path, sizeof path));
   return lm_return_text(L, path);
 }
 
-static int bind_port(lua_State *L) {
+LM_OBJECT_METHOD(supervisor, port, "process: port", (supervisor, s)) {
   int port = 0;
-  lm_need(L, lm_supervisor_port(self(L), &port));
+  lm_need(L, lm_supervisor_port(s, &port));
   return lm_return_int(L, port);
 }
 
-static int bind_close(lua_State *L) { return lm_object_close(L, &supervisor_type, "process"); }
-
-static const luaL_Reg methods[] = {{"start", bind_start},
-                                   {"next", bind_next},
-                                   {"signal", bind_signal},
-                                   {"print", bind_print},
-                                   {"printed", bind_printed},
-                                   {"sweep", bind_sweep},
-                                   {"file", bind_file},
-                                   {"port", bind_port},
-                                   {"close", bind_close},
-                                   {"watch", bind_watch},
-                                   {NULL, NULL}};
-LM_HELD_TYPE(supervisor_type, lm_supervisor, lm_supervisor_free, "luminary.supervisor", "a supervisor", methods);
+LM_OBJECT_METHOD(supervisor, close, "process") { return lm_object_close(L, &supervisor_type, "process"); }
 
 LM_FUNCTION(process_supervisor) { return lm_return(L, lm_supervisor_new(lm_object_new(L, &supervisor_type)), 1); }
 
@@ -138,4 +114,4 @@ LM_FUNCTION(process_id) { return lm_return_int(L, getpid()); }
 
 LM_FUNCTION(process_cores) { return lm_return_int(L, lm_cores()); }
 
-LM_FUNCTION(signal_name) { return lm_return_text(L, lm_signal_name((int)lm_need_int(L, 1, "signal_name", "number"))); }
+LM_FUNCTION(signal_name, (int, number)) { return lm_return_text(L, lm_signal_name((int)number)); }

@@ -1,25 +1,20 @@
 /* Starts lm.mp's workers, which run a function in another Lua state, with a connection (handles.c) to each.
  *
- *   mp_process(path, arguments, changes)   worker, connection
- *       a process by exec; its end of the connection is its descriptor 3. changes: list of "NAME=value", or "NAME" to
- *       leave it out of the environment
- *   mp_thread(chunk, nice)        worker, connection: a thread whose state runs a chunk of Lua (lua_thread.c)
- *   mp_parent(fd)                 a worker process's end of its connection
- *   mp_wait(list, seconds)
- *       waits until a handle of a queue or connection in the list is readable, a worker in it has ended, or a signal
- *       came
- *   mp_ended(worker)
- *       nil while it runs; then its exit code, the signal that ended it or nil, and a thread's error message, if raised
- *       outside the function
- *   mp_signal(worker, number)     sends a signal to a process; interrupts a thread, whatever the number
- *   mp_close(worker [, seconds])  kills a process; interrupts a thread, and waits for its end, by default 2 s
- *   mp_pid(worker)                a process's id; nil for a thread
- *   mp_share(tensors)
- *       moves them to shared memory; if a tensor outside the list shares memory with one of them, moves nothing and
- *       returns that one's number
- *   mp_is_shared(x)
- *   mp_unfit(x)                   the reason why x cannot be sent to another process; nil if it can
- *   mp_exported()                 lm_ipc_pending_count: messages whose tensors are exported, and imports to close
+ *   mp_process     worker, connection: a process by exec; its end of the connection is its descriptor 3. changes: list
+ *                  of "NAME=value", or "NAME" to leave it out of the environment
+ *   mp_thread      worker, connection: a thread whose state runs a chunk of Lua (lua_thread.c)
+ *   mp_parent      a worker process's end of its connection, by its descriptor
+ *   mp_wait        waits until a handle of a queue or connection in the list is readable, a worker in it has ended, or
+ *                  a signal came
+ *   mp_ended       nil while it runs; then its exit code, the signal that ended it or nil, and a thread's error
+ *                  message, if raised outside the function
+ *   mp_signal      sends a signal to a process; interrupts a thread, whatever the number
+ *   mp_close       kills a process; interrupts a thread, and waits for its end
+ *   mp_pid         a process's id; nil for a thread
+ *   mp_share       moves a list of tensors to shared memory; if a tensor outside the list shares memory with one of
+ *                  them, moves nothing and returns that one's number
+ *   mp_unfit       the reason why x cannot be sent to another process; nil if it can
+ *   mp_exported    lm_ipc_pending_count: messages whose tensors are exported, and imports to close
  */
 #include <fcntl.h>
 #include <poll.h>
@@ -48,14 +43,12 @@ static void close_worker(worker *w, double timeout) {
 }
 
 static void collect_worker(void *object) { close_worker(object, 2); }
-static const lm_object_type worker_type = {"luminary.worker", sizeof(worker), collect_worker, "a worker", NULL};
+static const lm_object_type worker_type = {"luminary.worker", sizeof(worker), collect_worker, "a worker", NULL, NULL};
 
-static worker *need_worker(lua_State *L) { return lm_need_object(L, 1, &worker_type, "lm.mp"); }
+LM_READER(worker *, worker) { return lm_need_object(L, i, &worker_type, "lm.mp"); }
 
-LM_FUNCTION(mp_close) {
-  double seconds = 2;
-  LM_NEED_ARGS(L, 2, "mp_close", {"seconds", LM_ARG_F | LM_OR_NIL, &seconds});
-  close_worker(need_worker(L), seconds);
+LM_FUNCTION(mp_close, (worker, w), (number, seconds, 2)) {
+  close_worker(w, seconds);
   return 0;
 }
 
@@ -67,18 +60,16 @@ static worker *new_worker(lua_State *L, lm_handle ***connection) {
   return w;
 }
 
-LM_FUNCTION(mp_process) {
+LM_FUNCTION(mp_process, (text, path), (any, arguments), (any, changes)) {
   int nargs, nchanges;
   char **env = NULL;
   lm_handle **connection, *ends[2] = {NULL, NULL};
   lm_status status;
-  const char *path = lm_need_text(L, 1, "mp_process", "path");
-  lua_settop(L, 3);
-  const char **argv = lm_need_strings(L, 2, "mp_process", "argv", 1, &nargs),
-             **changes = lm_need_strings(L, 3, "mp_process", "env", 0, &nchanges);
+  const char **argv = lm_need_strings(L, arguments, "mp_process", "argv", 1, &nargs),
+             **set = lm_need_strings(L, changes, "mp_process", "env", 0, &nchanges);
   argv[0] = path;
   worker *w = new_worker(L, &connection);
-  TRY(lm_process_env(nchanges, changes, &env));
+  TRY(lm_process_env(nchanges, set, &env));
   TRY(lm_connection_pair(LM_CONNECTION, ends));
   *connection = ends[0];
   lm_process_plan plan = {.argv = argv,
@@ -94,24 +85,22 @@ done:
   return lm_return(L, status, 2);
 }
 
-LM_FUNCTION(mp_thread) {
+LM_FUNCTION(mp_thread, (text, chunk), (int, nice)) {
   lm_handle **connection, *ends[2];
-  const char *chunk = lm_need_text(L, 1, "mp_thread", "chunk");
-  int nice = (int)lm_need_int(L, 2, "mp_thread", "nice");
   worker *w = new_worker(L, &connection);
   lm_need(L, lm_connection_pair(LM_THREAD_CONNECTION, ends));
   *connection = ends[0];
-  return lm_return(L, lm_lua_thread_start(chunk, nice, ends[1], &w->thread), 2);
+  return lm_return(L, lm_lua_thread_start(chunk, (int)nice, ends[1], &w->thread), 2);
 }
 
-LM_FUNCTION(mp_parent) {
-  int fd = (int)lm_need_int(L, 1, "mp_parent", "fd"), kind = 0;
+LM_FUNCTION(mp_parent, (int, channel)) {
+  int fd = (int)channel, kind = 0;
   socklen_t n = sizeof kind;
   if (getsockopt(fd, SOL_SOCKET, SO_TYPE, &kind, &n) != 0 || kind != SOCK_SEQPACKET) {
     return lm_raise_text(L, "mp_parent: descriptor %d is not a channel; only lm.mp starts workers", fd);
   }
   fcntl(fd, F_SETFD, FD_CLOEXEC); /* child processes do not inherit it */
-  return lm_return(L, lm_handle_of(LM_CONNECTION, &fd, NULL, lm_handle_slot(L)), 1);
+  return lm_return(L, lm_handle_make(LM_CONNECTION, &fd, NULL, lm_handle_slot(L)), 1);
 }
 
 /* ---- state of the workers */
@@ -130,10 +119,9 @@ static bool poll_worker(worker *w, struct pollfd *polls, int *n, double *most) {
   return (w->process.pid > 0 && lm_process_wait(&w->process, 0) != LM_OK) || has_ended(w);
 }
 
-LM_FUNCTION(mp_wait) {
-  lm_need_table(L, 1, "mp_wait", "list");
-  double deadline = lm_seconds() + lm_need_number(L, 2, "mp_wait", "seconds");
-  int count = (int)lua_objlen(L, 1);
+LM_FUNCTION(mp_wait, (table, list), (number, seconds)) {
+  double deadline = lm_seconds() + seconds;
+  int count = (int)lua_objlen(L, list);
   struct pollfd *polls = lua_newuserdata(L, (size_t)(count + 1) * sizeof *polls);
   for (;;) {
     int n = 0;
@@ -152,8 +140,7 @@ LM_FUNCTION(mp_wait) {
   }
 }
 
-LM_FUNCTION(mp_ended) {
-  worker *w = need_worker(L);
+LM_FUNCTION(mp_ended, (worker, w)) {
   if (w->process.pid > 0) lm_need(L, lm_process_wait(&w->process, 0));
   if (!has_ended(w)) return 0;
   const char *error = w->thread ? lm_lua_thread_error(w->thread) : "";
@@ -167,16 +154,13 @@ LM_FUNCTION(mp_ended) {
   return 3;
 }
 
-LM_FUNCTION(mp_signal) {
-  worker *w = need_worker(L);
-  int number = (int)lm_need_int(L, 2, "mp_signal", "number");
+LM_FUNCTION(mp_signal, (worker, w), (int, number)) {
   if (w->thread) lm_lua_thread_interrupt(w->thread);
-  lm_process_signal(&w->process, number);
+  lm_process_signal(&w->process, (int)number);
   return 0;
 }
 
-LM_FUNCTION(mp_pid) {
-  const worker *w = need_worker(L);
+LM_FUNCTION(mp_pid, (worker, w)) {
   if (w->process.pid <= 0) return 0;
   return lm_return_int(L, w->process.pid);
 }
@@ -208,10 +192,10 @@ LM_FUNCTION(mp_share) {
   return lm_return_int(L, which + 1);
 }
 
-LM_FUNCTION(mp_is_shared) { return lm_return_bool(L, lm_is_shared(lm_need_tensor(L, 1, "is_shared", "x"))); }
+LM_FUNCTION_AS(mp_is_shared, "is_shared", (tensor, x)) { return lm_return_bool(L, lm_is_shared(x)); }
 
-LM_FUNCTION(mp_unfit) {
-  if (lm_ipc_check(lm_need_tensor(L, 1, "mp_unfit", "x")) == LM_OK) return 0;
+LM_FUNCTION(mp_unfit, (tensor, x)) {
+  if (lm_ipc_check(x) == LM_OK) return 0;
   return lm_return_text(L, lm_error());
 }
 

@@ -70,13 +70,13 @@ done:
   return status;
 }
 
-static int return_found(lua_State *L, const char *fn, bool grads) {
-  lua_settop(L, 3);
+static int return_found(lua_State *L, const char *fn, bool grads, double factor) {
   luaL_checkstack(L, 32, fn);
   lm_tape_note_call(fn);
-  rescaling r = {.fn = fn, .grads = grads, .factor = lm_need_number(L, 3, fn, "factor")};
+  rescaling r = {.fn = fn, .grads = grads, .factor = factor};
   return lm_return_tensors(L, 3, 1, run_rescale, &r, &r.found);
 }
 
-LM_FUNCTION(rescale) { return return_found(L, "rescale", false); }
-LM_FUNCTION(rescale_grads) { return return_found(L, "rescale_grads", true); }
+#define RESCALED (any, from), (any, to), (number, factor)
+LM_FUNCTION(rescale, RESCALED) { return return_found(L, "rescale", false, factor); }
+LM_FUNCTION(rescale_grads, RESCALED) { return return_found(L, "rescale_grads", true, factor); }

@@ -51,7 +51,7 @@ static lm_status list_at(lua_State *L, int i, const char *name, int *out) {
   return LM_OK;
 }
 
-static lm_status not_a_tensor(const char *name, int k) {
+static lm_status fail_not_a_tensor(const char *name, int k) {
   return lm_fail_value(fn, lm_text("%s[%d]", name, k), "a tensor", "nil");
 }
 
@@ -73,14 +73,14 @@ static lm_status read_lists(lua_State *L, const lm_lua *s, group *g) {
     lm_tensor *param, *grad;
     int at = g->n, n = (int)i + 1;
     NEED(list_entry(L, s, params, n, "params", &param));
-    if (!param) NEED(not_a_tensor("params", n));
+    if (!param) NEED(fail_not_a_tensor("params", n));
     NEED(list_entry(L, s, grads, n, "grads", &grad));
     if (!grads) grad = lm_grad_of(param);
     if (!grad) continue;
     for (int k = 0; k < o->n_states; k++) {
       if (!lm_optimizer_has(o, g->modes, k)) continue;
       NEED(list_entry(L, s, states[k], n, o->state[k].name, &g->state[k][at]));
-      if (!g->state[k][at]) NEED(not_a_tensor(o->state[k].name, n));
+      if (!g->state[k][at]) NEED(fail_not_a_tensor(o->state[k].name, n));
     }
     g->param[at] = param;
     g->grad[at] = lm_retain(grad); /* .grad has no handle that keeps it alive */
@@ -194,9 +194,8 @@ static lm_status measure(clipping *c, int n, lm_tensor *const *list) {
   return lm_total_norm(n, list, c->of_grads, c->p, &c->total);
 }
 
-LM_FUNCTION(total_norm) {
-  clipping c = {.fn = "total_norm", .work = measure};
-  LM_NEED_ARGS(L, 2, c.fn, {"p", LM_ARG_F, &c.p}, {"of_grads", LM_ARG_B, &c.of_grads});
+LM_FUNCTION(total_norm, (any, list), (number, p), (boolean, of_grads)) {
+  clipping c = {.fn = "total_norm", .work = measure, .p = p, .of_grads = of_grads};
   return lm_return_tensors(L, 3, 1, run_clipping, &c, &c.total);
 }
 
@@ -204,20 +203,16 @@ static lm_status clip_to_norm(clipping *c, int n, lm_tensor *const *grads) {
   return lm_clip_with_norm(n, grads, c->most, c->total);
 }
 
-LM_FUNCTION(clip_with_norm) {
-  clipping c = {.fn = "clip_with_norm", .of_grads = true, .work = clip_to_norm};
-  LM_NEED_ARGS(L, 2, c.fn, {"max_norm", LM_ARG_F, &c.most}, {"total", LM_ARG_T, &c.total});
-  lm_need(L, lm_retry_after_gc(L, LM_STATE(L), run_clipping, &c));
-  return 0;
+LM_FUNCTION(clip_with_norm, (any, params), (number, max_norm), (tensor, total)) {
+  clipping c = {.fn = "clip_with_norm", .of_grads = true, .work = clip_to_norm, .most = max_norm, .total = total};
+  return lm_return(L, lm_retry_after_gc(L, LM_STATE(L), run_clipping, &c), 0);
 }
 
 static lm_status clip_values(clipping *c, int n, lm_tensor *const *grads) { return lm_clip_value(n, grads, c->most); }
 
-LM_FUNCTION(clip_value) {
-  clipping c = {.fn = "clip_value", .of_grads = true, .work = clip_values};
-  c.most = lm_need_number(L, 2, c.fn, "most");
-  lm_need(L, lm_retry_after_gc(L, LM_STATE(L), run_clipping, &c));
-  return 0;
+LM_FUNCTION(clip_value, (any, params), (number, most)) {
+  clipping c = {.fn = "clip_value", .of_grads = true, .work = clip_values, .most = most};
+  return lm_return(L, lm_retry_after_gc(L, LM_STATE(L), run_clipping, &c), 0);
 }
 
 static lm_status zero_gradients(lua_State *L, lm_lua *s, void *arg) {
@@ -226,7 +221,11 @@ static lm_status zero_gradients(lua_State *L, lm_lua *s, void *arg) {
   int n = 0;
   bool recording = lm_grad_enabled();
   lm_status status;
-  TRY(lm_read_list(L, s, 1, "zero_grad", "params", false, &n, &params));
+  s->reads_for_op = true;
+  status = lm_read_list(L, s, 1, "zero_grad", "params", false, &n, &params);
+  s->reads_for_op = false;
+  if (status == LM_OK) status = lm_settle_gradients();
+  if (status != LM_OK) goto done;
   lm_set_grad_enabled(false);
   for (int i = 0; i < n; i++) {
     lm_tensor *grad = lm_grad_of(params[i]);
@@ -245,11 +244,12 @@ done:
   return status;
 }
 
-LM_FUNCTION(zero_grad) {
-  bool to_none = lua_isnoneornil(L, 2) || lm_need_bool(L, 2, "zero_grad", "set_to_none");
-  lm_need(L, lm_retry_after_gc(L, LM_STATE(L), zero_gradients, &to_none));
-  return 0;
+LM_FUNCTION(zero_grad, (any, params), (boolean, set_to_none, true)) {
+  return lm_return(L, lm_retry_after_gc(L, LM_STATE(L), zero_gradients, &set_to_none), 0);
 }
 
-/* has_grad(param): returns true if param.grad is set, without a Lua handle of it, which would keep its memory. */
-LM_FUNCTION(has_grad) { return lm_return_bool(L, lm_grad_of(lm_need_tensor(L, 1, "has_grad", "param")) != NULL); }
+/* Returns true if param.grad is set, without a Lua handle of it, which would keep its memory. */
+LM_FUNCTION(has_grad, (shaped, param)) {
+  lm_need(L, lm_settle_gradients());
+  return lm_return_bool(L, lm_grad_of(param) != NULL);
+}

@@ -18,6 +18,7 @@ static int get_dtype(lua_State *L, lm_tensor *t) { return lm_return_text(L, lm_d
 static int get_device(lua_State *L, lm_tensor *t) { return lm_return_text(L, lm_device_name(t->device)); }
 
 static lm_status make_grad(lm_tensor *t, lm_tensor **out) {
+  NEED(lm_settle_gradients());
   out[0] = lm_retain(lm_grad_of(t));
   return LM_OK;
 }
@@ -33,13 +34,14 @@ static int get_ndim(lua_State *L, lm_tensor *t) { return lm_return_int(L, t->ndi
 static lm_status make_T(lm_tensor *t, lm_tensor **out) {
   lm_permute_args a = {.x = t, .dims = {.n = t->ndim}};
   for (int i = 0; i < t->ndim; i++) a.dims.v[i] = t->ndim - 1 - i;
-  return lm_call(LM_OP_permute, &a, out);
+  return lm_call_by_script(LM_OP_permute, &a, false, out);
 }
 
 /* Transposes the last two dims. */
 static lm_status make_mT(lm_tensor *t, lm_tensor **out) {
   if (t->ndim < 2) return lm_fail_value("mT", "x", "at least 2-d", lm_text("shape %s", lm_shape_of(t)));
-  return lm_call(LM_OP_transpose, &(lm_transpose_args){.x = t, .dim0 = t->ndim - 2, .dim1 = t->ndim - 1}, out);
+  const lm_transpose_args a = {.x = t, .dim0 = t->ndim - 2, .dim1 = t->ndim - 1};
+  return lm_call_by_script(LM_OP_transpose, &a, false, out);
 }
 
 static int get_grad_fn(lua_State *L, lm_tensor *t) {
@@ -50,7 +52,7 @@ static int get_grad_fn(lua_State *L, lm_tensor *t) {
 }
 
 static lm_status make_data(lm_tensor *t, lm_tensor **out) {
-  return lm_call(LM_OP_detach, &(lm_detach_args){.x = t}, out);
+  return lm_call_by_script(LM_OP_detach, &(lm_detach_args){.x = t}, false, out);
 }
 
 static int get_itemsize(lua_State *L, lm_tensor *t) { return lm_return_int(L, (lua_Integer)lm_dtype_size(t->dtype)); }
@@ -61,27 +63,28 @@ static int get_nbytes(lua_State *L, lm_tensor *t) {
 
 static int get_version(lua_State *L, lm_tensor *t) { return lm_return_number(L, lm_version(t)); }
 
-/* Each has `get`, or `make` for a tensor that shares memory with t. */
+/* Each has `get`, or `make` for a tensor that shares memory with t; `settles`: it needs what autograd knows of t. */
 static const struct getter {
   const char *name;
   int (*get)(lua_State *L, lm_tensor *t);
   lm_status (*make)(lm_tensor *t, lm_tensor **out);
+  bool settles;
 } getters[] = {
-    {"shape", get_shape, NULL},
-    {"dtype", get_dtype, NULL},
-    {"device", get_device, NULL},
-    {"grad", NULL, make_grad},
-    {"requires_grad", get_requires_grad, NULL},
-    {"is_leaf", get_is_leaf, NULL},
-    {"is_cuda", get_is_cuda, NULL},
-    {"ndim", get_ndim, NULL},
-    {"T", NULL, make_T},
-    {"mT", NULL, make_mT},
-    {"grad_fn", get_grad_fn, NULL},
-    {"data", NULL, make_data},
-    {"itemsize", get_itemsize, NULL},
-    {"nbytes", get_nbytes, NULL},
-    {"_version", get_version, NULL},
+    {"shape", get_shape, NULL, false},
+    {"dtype", get_dtype, NULL, false},
+    {"device", get_device, NULL, false},
+    {"grad", NULL, make_grad, false},
+    {"requires_grad", get_requires_grad, NULL, true},
+    {"is_leaf", get_is_leaf, NULL, true},
+    {"is_cuda", get_is_cuda, NULL, false},
+    {"ndim", get_ndim, NULL, false},
+    {"T", NULL, make_T, false},
+    {"mT", NULL, make_mT, false},
+    {"grad_fn", get_grad_fn, NULL, true},
+    {"data", NULL, make_data, false},
+    {"itemsize", get_itemsize, NULL, false},
+    {"nbytes", get_nbytes, NULL, false},
+    {"_version", get_version, NULL, true},
 };
 enum { GETTERS = sizeof getters / sizeof *getters };
 
@@ -102,8 +105,10 @@ typedef struct getting {
 static lm_status attempt_getting(lua_State *L, lm_lua *s, void *arg) {
   getting *g = arg;
   lm_tensor *t;
-  NEED(lm_read_tensor(L, s, 1, g->field->name, "x", &t));
-  return g->field->make(t, g->out);
+  s->reads_for_op = !g->field->settles;
+  lm_status status = lm_read_tensor(L, s, 1, g->field->name, "x", &t);
+  s->reads_for_op = false;
+  return status == LM_OK ? g->field->make(t, g->out) : status;
 }
 
 /* Raises for a name that is neither method nor field, by the metatable of the methods' table (methods.lua). Names that
@@ -124,8 +129,8 @@ int lm_bind_index(lua_State *L) {
   lua_rawget(L, lua_upvalueindex(4));
   if (lua_isnil(L, -1)) return no_field(L);
   getting g = {.field = &getters[lua_tointeger(L, -1)]};
-  const lm_tensor_handle *b = lm_peek_tensor_handle(L, LM_STATE(L), 1); /* getters of values use lm_read_tensor */
-  lm_tensor *t = b && b->t ? b->t : lm_need_tensor(L, 1, g.field->name, "x");
+  const lm_tensor_handle *b = lm_to_tensor_handle(L, LM_STATE(L), 1); /* getters of values use lm_read_tensor */
+  lm_tensor *t = b && b->t && !g.field->settles ? b->t : lm_need_tensor(L, 1, g.field->name, "x");
   return g.field->get ? g.field->get(L, t) : lm_return_tensors(L, 1, 1, attempt_getting, &g, g.out);
 }
 
@@ -139,7 +144,7 @@ int lm_bind_newindex(lua_State *L) {
     status = lm_fail_value("x[…] = value", "the key", "text without a NUL byte", lm_describe_arg(L, s, 2));
   } else if (strcmp(key, "requires_grad") == 0) {
     bool on;
-    TRY(lm_read_bool(L, s, 3, "requires_grad", "value", &on));
+    TRY(lm_read_boolean(L, s, 3, "requires_grad", "value", &on));
     TRY(lm_set_requires_grad(t, on));
   } else if (strcmp(key, "grad") == 0) {
     if (!lua_isnil(L, 3)) TRY(lm_read_tensor(L, s, 3, "grad", "value", &value));
@@ -163,7 +168,7 @@ done:
 /* ---- operators */
 LM_METAMETHOD(__eq) {
   lm_lua *s = LM_STATE(L);
-  lm_tensor *a = lm_to_tensor(L, s, 1), *b = lm_to_tensor(L, s, 2);
+  lm_tensor *a = lm_to_shaped(L, s, 1), *b = lm_to_shaped(L, s, 2);
   return lm_return_bool(L, a && a == b);
 }
 
@@ -186,7 +191,7 @@ LM_METAMETHOD(__le) {
 }
 
 LM_METAMETHOD(__len) {
-  lm_tensor *t = lm_need_tensor(L, 1, "#", "x");
+  lm_tensor *t = lm_need_shaped(L, 1, "#", "x");
   if (t->ndim == 0) return lm_raise(L, lm_fail_value("#", "x", "at least 1-d", "a 0-d tensor"));
   return lm_return_number(L, (double)t->size[0]);
 }

@@ -1,6 +1,7 @@
 /* Makes and drops handles, the userdata through which Lua holds tensors. */
 #include "base/mem.h"
 #include "bind/bind.h"
+#include "plan/follow.h"
 
 lm_tensor_handle *lm_tensor_handle_new(lua_State *L) {
   lm_tensor_handle *b = (lm_tensor_handle *)lua_newuserdata(L, sizeof *b);
@@ -47,19 +48,27 @@ void lm_tensor_handle_drop(lm_lua *s, lm_tensor_handle *b, const char *why) {
   if (t) lm_release_safely(s, t);
 }
 
-void lm_fusion_forget(const lm_lua *s, const lm_tensor_handle *b) {
-  lm_fusion *f = s->fusion;
-  for (int i = lm_chain_length(f->chain) - 1; i >= 0; i--) {
-    if (f->handle[i] == b) f->handle[i] = NULL;
+lm_tensor *lm_settled_tensor(const lm_lua *s, lm_tensor_handle *b) {
+  lm_tensor *t = b->t;
+  if (!t) return NULL;
+  if (s->follows && !s->reads_for_op && lm_settle() != LM_OK) {
+    ((lm_lua *)s)->settle_failed = true;
+    return NULL;
   }
+  if (!b->is_result) return t;
+  if (lm_is_lost(t)) {
+    lm_tensor_handle_drop((lm_lua *)s, b, "has no values, since the compiled function that made it failed");
+    return NULL;
+  }
+  b->is_result = s->follows;
+  return t;
 }
 
 /* Finalizes a handle (__gc). Raises only if Lua itself is out of memory; releasing pushes memory to free lists. */
 LM_METAMETHOD(__gc) {
   lm_lua *s = LM_STATE(L);
-  lm_tensor_handle *b = lm_peek_tensor_handle(L, s, 1);
+  lm_tensor_handle *b = lm_to_tensor_handle(L, s, 1);
   if (!b) return 0;
-  if (s->fusion) lm_fusion_forget(s, b);
   if (b->hooked) lm_hooks_orphan(L, s);
   lm_tensor_handle_drop(s, b, "was collected");
   return 0;

@@ -31,7 +31,7 @@ static lm_status read_range(lua_State *L, const lm_lua *s, int i, entry *e) {
   return LM_OK;
 }
 
-static lm_status bad_entry(lua_State *L, const lm_lua *s, int i) {
+static lm_status fail_bad_index(lua_State *L, const lm_lua *s, int i) {
   return lm_fail_value("x[…]", "an index", "an integer, a range, a tensor, \"...\" or lm.newaxis",
                        lm_text("%s%s", lm_describe_arg(L, s, i), lm_equality_hint(lua_type(L, i))));
 }
@@ -45,17 +45,17 @@ static lm_status read_entry(lua_State *L, const lm_lua *s, int i, entry *e) {
       e->kind = e->t->dtype == LM_BOOL ? MASK : INDICES;
       break;
     case LUA_TSTRING:
-      if (!lm_to_text(L, i)) return bad_entry(L, s, i);
+      if (!lm_to_text(L, i)) return fail_bad_index(L, s, i);
       if (strcmp(lua_tostring(L, i), "...") == 0) {
         e->kind = REST;
       } else if (strcmp(lua_tostring(L, i), "newaxis") == 0) {
         e->kind = NEW;
       } else {
-        return bad_entry(L, s, i);
+        return fail_bad_index(L, s, i);
       }
       break;
     default:
-      if (lm_read_int(L, s, i, "x[…]", "index", &e->first) != LM_OK) return bad_entry(L, s, i);
+      if (lm_read_int(L, s, i, "x[…]", "index", &e->first) != LM_OK) return fail_bad_index(L, s, i);
   }
   return LM_OK;
 }
@@ -147,21 +147,21 @@ static lm_status pick_entries(lm_tensor *x, int n, const entry *e, picked *p) {
       case AT: {
         NEED(check_entry(x, source, &e[i]));
         lm_select_args a = {.x = p->view, .dim = dim, .index = e[i].first};
-        NEED(lm_call(LM_OP_select, &a, out));
+        NEED(lm_call_by_script(LM_OP_select, &a, false, out));
         p->view = own_tensor(p, out[0]);
         break;
       }
       case RANGE: {
         NEED(check_entry(x, source, &e[i]));
         lm_slice_args a = {.x = p->view, .dim = dim, .first = e[i].first, .last = e[i].last, .step = e[i].step};
-        NEED(lm_call(LM_OP_slice, &a, out));
+        NEED(lm_call_by_script(LM_OP_slice, &a, false, out));
         p->view = own_tensor(p, out[0]);
         dim++, at++;
         break;
       }
       case NEW: {
         lm_unsqueeze_args a = {.x = p->view, .dim = dim++};
-        NEED(lm_call(LM_OP_unsqueeze, &a, out));
+        NEED(lm_call_by_script(LM_OP_unsqueeze, &a, false, out));
         p->view = own_tensor(p, out[0]);
         at++;
         break;
@@ -216,7 +216,7 @@ static lm_status attempt_get(lua_State *L, lm_lua *s, void *arg) {
   for (int i = 0; i < n; i++) r->one &= e[i].kind == AT || e[i].kind == REST;
   if (p.nindices > 0) {
     lm_index_get_args a = {.x = p.view, .indices = {p.nindices, p.indices}};
-    NEED(lm_call(LM_OP_index_get, &a, out));
+    NEED(lm_call_by_script(LM_OP_index_get, &a, false, out));
     r->out = out[0];
   } else {
     r->out = lm_retain(p.view);
@@ -227,15 +227,18 @@ static lm_status attempt_get(lua_State *L, lm_lua *s, void *arg) {
 int lm_index_get(lua_State *L) {
   lm_lua *s = LM_STATE(L);
   lua_settop(L, 2);
-  lm_tensor *t = lm_to_tensor(L, s, 1);
+  lm_tensor *t = s->follows ? NULL : lm_to_tensor(L, s, 1);
   entry e[MAX_ENTRIES];
   int n;
   if (t && read_key(L, s, &n, e) == LM_OK && push_one(L, s, t, n, e)) return 1;
   lm_gc_step_if_due(L, s);
   lm_tensor_handle *b = lm_tensor_handle_new(L);
   reading r = {0};
-  lm_need(L, lm_retry_after_gc(L, s, attempt_get, &r));
+  s->reads_for_op = true;
+  lm_status status = lm_retry_after_gc(L, s, attempt_get, &r);
   t = lm_to_tensor(L, s, 1);
+  s->reads_for_op = false;
+  lm_need(L, status);
   if (r.out == t) { /* x[{}] */
     lm_release(r.out);
     lua_settop(L, 1);
@@ -243,6 +246,7 @@ int lm_index_get(lua_State *L) {
   }
   lm_tensor_handle_fill(s, b, r.out);
   if (!t || r.out->storage != t->storage) lm_gc_step_count(s, r.out);
+  if (r.one) lm_need(L, lm_settle());
   if (!r.one || (lm_grad_enabled() && lm_requires_grad(r.out))) return 1;
   double number;
   int64_t whole = 0;
@@ -272,7 +276,7 @@ static lm_status without_leading_ones(lm_tensor *value, lm_tensor **out) {
   }
   a.size.n = value->ndim - ones;
   memcpy(a.size.v, value->size + ones, sizeof(int64_t) * (size_t)a.size.n);
-  return lm_call(LM_OP_view, &a, out);
+  return lm_call_by_script(LM_OP_view, &a, false, out);
 }
 
 static lm_status attempt_set(lua_State *L, lm_lua *s, void *arg) {
@@ -295,15 +299,15 @@ static lm_status attempt_set(lua_State *L, lm_lua *s, void *arg) {
   value = trimmed;
   if (n == 1 && e[0].kind == MASK && value->ndim == 0 && lm_same_shape(e[0].t, x)) {
     lm_masked_fill_args a = {.x = x, .mask = e[0].t, .value = value};
-    NEED(lm_call_inplace(LM_OP_masked_fill, &a, out));
+    NEED(lm_call_by_script(LM_OP_masked_fill, &a, true, out));
   } else {
     NEED(pick_entries(x, n, e, &p));
     if (p.nindices > 0) {
       lm_index_put__args a = {.x = p.view, .indices = {p.nindices, p.indices}, .values = value};
-      NEED(lm_call(LM_OP_index_put_, &a, out));
+      NEED(lm_call_by_script(LM_OP_index_put_, &a, false, out));
     } else {
       lm_copy__args a = {.x = p.view, .src = value};
-      NEED(lm_call(LM_OP_copy_, &a, out));
+      NEED(lm_call_by_script(LM_OP_copy_, &a, false, out));
     }
   }
   lm_release(out[0]);
@@ -314,6 +318,8 @@ int lm_index_set(lua_State *L) {
   lm_lua *s = LM_STATE(L);
   lua_settop(L, 3);
   lm_gc_step_if_due(L, s);
-  lm_need(L, lm_retry_after_gc(L, s, attempt_set, NULL));
-  return 0;
+  s->reads_for_op = true;
+  lm_status status = lm_retry_after_gc(L, s, attempt_set, NULL);
+  s->reads_for_op = false;
+  return lm_return(L, status, 0);
 }

@@ -3,16 +3,6 @@
 #include "bind/bind.h"
 #include "op_entries.h"
 
-static lm_tensor *self(lua_State *L, const char *fn) { return lm_need_tensor(L, 1, fn, "x"); }
-
-/* Returns x like self, for a method without arguments: raises if there are any. */
-static lm_tensor *self_alone(lua_State *L, const char *fn) {
-  int given = lua_gettop(L) - 1;
-  while (given > 0 && lua_isnil(L, given + 1)) given--;
-  if (given > 0) lm_raise(L, lm_fail_too_many(fn, 0, "argument", given));
-  return self(L, fn);
-}
-
 static int sizes_or_one(lua_State *L, const char *fn, const lm_tensor *t, const int64_t *v) {
   if (lua_isnoneornil(L, 2)) {
     lm_push_sizes(L, t->ndim, v);
@@ -26,47 +16,37 @@ static int sizes_or_one(lua_State *L, const char *fn, const lm_tensor *t, const 
   return lm_return_number(L, (double)v[d]);
 }
 
-LM_METHOD(size) {
-  lm_tensor *t = self(L, "size");
-  return sizes_or_one(L, "size", t, t->size);
+LM_METHOD(size, (shaped, x), (any, dim)) { return sizes_or_one(L, "size", x, x->size); }
+
+LM_METHOD(stride, (shaped, x), (any, dim)) { return sizes_or_one(L, "stride", x, x->stride); }
+
+LM_METHOD(dim, (shaped, x)) { return lm_return_int(L, x->ndim); }
+
+LM_METHOD(numel, (shaped, x)) { return lm_return_number(L, (double)x->numel); }
+
+LM_METHOD(element_size, (shaped, x)) { return lm_return_int(L, (lua_Integer)lm_dtype_size(x->dtype)); }
+
+LM_METHOD(storage_offset, (shaped, x)) {
+  return lm_return_number(L, (double)((x->data - (char *)x->storage->data) / (ptrdiff_t)lm_dtype_size(x->dtype)));
 }
 
-LM_METHOD(stride) {
-  lm_tensor *t = self(L, "stride");
-  return sizes_or_one(L, "stride", t, t->stride);
+LM_METHOD(storage_size, (tensor, x)) {
+  return lm_return_number(L, (double)(x->storage->bytes / lm_dtype_size(x->dtype)));
 }
 
-LM_METHOD(dim) { return lm_return_int(L, self_alone(L, "dim")->ndim); }
-
-LM_METHOD(numel) { return lm_return_number(L, (double)self_alone(L, "numel")->numel); }
-
-LM_METHOD(element_size) { return lm_return_int(L, (lua_Integer)lm_dtype_size(self_alone(L, "element_size")->dtype)); }
-
-LM_METHOD(storage_offset) {
-  lm_tensor *t = self_alone(L, "storage_offset");
-  return lm_return_number(L, (double)((t->data - (char *)t->storage->data) / (ptrdiff_t)lm_dtype_size(t->dtype)));
-}
-
-LM_METHOD(storage_size) {
-  lm_tensor *t = self_alone(L, "storage_size");
-  return lm_return_number(L, (double)(t->storage->bytes / lm_dtype_size(t->dtype)));
-}
-
-/* get_device(): a CUDA device's ordinal, or -1 for the CPU. */
-LM_METHOD(get_device) {
-  lm_device d = self_alone(L, "get_device")->device;
-  return lm_return_int(L, LM_DEVICE_KIND(d) == LM_CPU ? -1 : LM_DEVICE_ORDINAL(d));
+/* Returns a CUDA device's ordinal, or -1 for the CPU. */
+LM_METHOD(get_device, (shaped, x)) {
+  return lm_return_int(L, LM_DEVICE_KIND(x->device) == LM_CPU ? -1 : LM_DEVICE_ORDINAL(x->device));
 }
 
 static bool has_format(const lm_tensor *t, lm_format format) {
   return format == LM_PRESERVE || (format == LM_CONTIGUOUS ? lm_is_contiguous(t) : lm_is_channels_last(t));
 }
 
-LM_METHOD(is_contiguous) {
-  lm_tensor *t = self(L, "is_contiguous");
+LM_METHOD(is_contiguous, (shaped, x), (any, options)) {
   int format = LM_CONTIGUOUS;
   lm_need(L, LM_READ_OPTIONS(L, LM_STATE(L), 2, "is_contiguous", {"memory_format", LM_ARG_FORMAT, &format}));
-  return lm_return_bool(L, has_format(t, (lm_format)format));
+  return lm_return_bool(L, has_format(x, (lm_format)format));
 }
 
 /* ---- to */
@@ -141,8 +121,10 @@ typedef struct converting {
 static lm_status attempt_to(lua_State *L, lm_lua *s, void *arg) {
   converting *to = arg;
   conversion c = {0};
-  NEED(read_conversion(L, s, to->top, &c));
-  return lm_call(LM_OP_to_copy, &c.args, to->out);
+  s->reads_for_op = true;
+  lm_status status = read_conversion(L, s, to->top, &c);
+  s->reads_for_op = false;
+  return status == LM_OK ? lm_call_by_script(LM_OP_to_copy, &c.args, false, to->out) : status;
 }
 
 LM_METHOD(to) {
@@ -150,7 +132,10 @@ LM_METHOD(to) {
   luaL_checkstack(L, 12, "to");
   conversion c = {0};
   converting to = {.top = lua_gettop(L)};
-  lm_need(L, read_conversion(L, s, to.top, &c));
+  s->reads_for_op = true;
+  lm_status status = read_conversion(L, s, to.top, &c);
+  s->reads_for_op = false;
+  lm_need(L, status);
   const lm_tensor *x = c.args.x;
   bool same = (c.args.dtype == LM_NO_DTYPE || c.args.dtype == x->dtype) &&
               (c.args.device == LM_NO_DEVICE || c.args.device == x->device) &&
@@ -163,11 +148,10 @@ LM_METHOD(to) {
 }
 
 /* ---- the handle */
-LM_METHOD(data_ptr) {
-  lm_tensor *t = self_alone(L, "data_ptr");
-  lm_note_read(L, LM_STATE(L), t, "data_ptr");
+LM_METHOD(data_ptr, (tensor, x)) {
+  lm_note_read(L, LM_STATE(L), x, "data_ptr");
   lm_reg_get(L, &lm_reg_pointer);
-  lua_pushlightuserdata(L, t->data);
+  lua_pushlightuserdata(L, x->data);
   if (lua_type(L, -2) == LUA_TFUNCTION) lua_call(L, 1, 1);
   return 1;
 }
@@ -183,9 +167,10 @@ LM_METHOD(free) {
 
 LM_FUNCTION(is_tensor) { return lm_return_bool(L, lm_to_tensor_handle(L, LM_STATE(L), 1) != NULL); }
 
-LM_FUNCTION(is_alive) { return lm_return_bool(L, lm_to_tensor(L, LM_STATE(L), 1) != NULL); }
+LM_FUNCTION(is_alive) { return lm_return_bool(L, lm_to_shaped(L, LM_STATE(L), 1) != NULL); }
 
 lm_status lm_set_data(const char *fn, lm_tensor *t, lm_tensor *from) {
+  NEED(lm_leave());
   if (t == from) return LM_OK;
   if (lm_tape_current()) lm_tape_refuse(lm_tape_current(), "%s replaces the memory of a tensor", fn);
   bool asks = lm_requires_grad(t);
@@ -201,9 +186,8 @@ lm_status lm_set_data(const char *fn, lm_tensor *t, lm_tensor *from) {
   return LM_OK;
 }
 
-LM_FUNCTION(set_data) {
-  lm_tensor *t = lm_need_tensor(L, 1, "set_data", "x");
-  lm_need(L, lm_set_data("set_data", t, lm_need_tensor(L, 2, "set_data", "from")));
+LM_FUNCTION(set_data, (tensor, x), (tensor, from)) {
+  lm_need(L, lm_set_data("set_data", x, from));
   lua_settop(L, 1);
   return 1;
 }
@@ -223,21 +207,17 @@ static lm_status attempt_part(lua_State *L, lm_lua *s, void *out) {
 LM_FUNCTION(part) { return lm_return_tensor(L, 3, attempt_part); }
 
 /* ---- recording */
-LM_METHOD(requires_grad_) {
-  lm_tensor *t = self(L, "requires_grad_");
-  lm_need(L, lm_set_requires_grad(t, lua_isnoneornil(L, 2) || lm_need_bool(L, 2, "requires_grad_", "on")));
+LM_METHOD(requires_grad_, (tensor, x), (boolean, on, true)) {
+  lm_need(L, lm_set_requires_grad(x, on));
   lua_settop(L, 1);
   return 1;
 }
 
-LM_METHOD(retain_grad) {
-  lm_need(L, lm_retain_grad(self_alone(L, "retain_grad")));
-  return 0;
-}
+LM_METHOD(retain_grad, (tensor, x)) { return lm_return(L, lm_retain_grad(x), 0); }
 
-/* detach_(): replaces the handle's tensor by one on the same memory outside the graph. */
-LM_METHOD(detach_) {
-  lm_detach_args a = {.x = self_alone(L, "detach_")};
+/* Replaces the handle's tensor by one on the same memory outside the graph. */
+LM_METHOD(detach_, (tensor, x)) {
+  lm_detach_args a = {.x = x};
   lm_tensor *out[LM_MAX_OUTS];
   lm_need(L, lm_call(LM_OP_detach, &a, out));
   lm_tensor_handle *b = lm_to_tensor_handle(L, LM_STATE(L), 1);

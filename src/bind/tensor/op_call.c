@@ -59,7 +59,7 @@ static bool is_options(lua_State *L, const lm_op *op, int i) {
 }
 
 /* Fails for the option whose key is at -2. */
-static lm_status unknown_option(lua_State *L, const lm_op *op) {
+static lm_status fail_unknown_option(lua_State *L, const lm_op *op) {
   const char *names[LM_MAX_ARGS + 1];
   int n = 0;
   for (int i = 1; i < op->nargs; i++) names[n++] = op->arg[i].name;
@@ -91,9 +91,9 @@ static lm_status read_options(lua_State *L, const lm_lua *s, frame *f, int table
       f->given |= 1u << i;
       TRY(read_arg(L, s, f, &op->arg[i], value));
     } else if (given == s->key_requires_grad && op->kind == LM_NEW) {
-      TRY(lm_read_bool(L, s, value, op->name, "requires_grad", &f->requires_grad));
+      TRY(lm_read_boolean(L, s, value, op->name, "requires_grad", &f->requires_grad));
     } else {
-      TRY(unknown_option(L, op));
+      TRY(fail_unknown_option(L, op));
     }
     lua_pop(L, 1);
   }
@@ -125,7 +125,7 @@ static bool may_be(lua_State *L, int i, lm_arg_kind kind) {
 }
 
 /* Fails with "sub: alpha is an option: x:sub(other, {alpha = 2})", or with the number of arguments. */
-static lm_status too_many(lua_State *L, const frame *f, int given) {
+static lm_status fail_too_many(lua_State *L, const frame *f, int given) {
   const lm_op *op = f->op;
   int positional = op->npositional;
   char call[200], value[64];
@@ -151,7 +151,7 @@ static lm_status too_many(lua_State *L, const frame *f, int given) {
                  (int)(used < sizeof call ? used : sizeof call - 1), call, option, value);
 }
 
-static lm_status missing(lua_State *L, const lm_lua *s, const frame *f, uint32_t bits) {
+static lm_status fail_missing(lua_State *L, const lm_lua *s, const frame *f, uint32_t bits) {
   int i = __builtin_ctz(bits);
   const lm_arg *a = &f->op->arg[i];
   const char *name = f->op->name, *bound = lm_arg_words[a->kind].required;
@@ -161,7 +161,7 @@ static lm_status missing(lua_State *L, const lm_lua *s, const frame *f, uint32_t
   return lm_fail(status, "%s%s", lm_error(), lm_dot_hint(L, name, a->name, passed ? LUA_TNIL : LUA_TNONE));
 }
 
-static lm_status decode(lua_State *L, const lm_lua *s, frame *f) {
+static lm_status read_op_arguments(lua_State *L, const lm_lua *s, frame *f) {
   const lm_op *op = f->op;
   int positional = op->npositional, top = f->top, options = 0;
   memcpy(f->args.bytes, s->ops[f->id].defaults, op->size);
@@ -186,10 +186,10 @@ static lm_status decode(lua_State *L, const lm_lua *s, frame *f) {
       f->given |= 1u << i;
     }
   }
-  if (top > positional) return too_many(L, f, top);
+  if (top > positional) return fail_too_many(L, f, top);
   if (options) NEED(read_options(L, s, f, options));
   uint32_t lacking = s->ops[f->id].required & ~f->given;
-  if (lacking) return missing(L, s, f, lacking);
+  if (lacking) return fail_missing(L, s, f, lacking);
   return LM_OK;
 }
 
@@ -199,25 +199,24 @@ static lm_status attempt_op(lua_State *L, lm_lua *s, frame *f, lm_tensor **out) 
   f->list = NULL;
   f->given = 0;
   f->requires_grad = false;
-  bool reading = lm_fusion_begin(s);
-  TRY(decode(L, s, f));
-  if (s->fusion) lm_fusion_offer(s, f->op, f->args.bytes, f->in_place);
-  TRY(f->all        ? lm_op_run(f->id, f->args.bytes, out)
-      : f->in_place ? lm_call_inplace(f->id, f->args.bytes, out)
-                    : lm_call(f->id, f->args.bytes, out));
+  s->reads_for_op = !f->all;
+  status = read_op_arguments(L, s, f);
+  s->reads_for_op = false;
+  TRY(status);
+  TRY(f->all ? lm_op_run(f->id, f->args.bytes, out) : lm_call_by_script(f->id, f->args.bytes, f->in_place, out));
   if (f->requires_grad) {
-    status = lm_set_requires_grad(out[0], true);
+    status = lm_settle();
+    if (status == LM_OK) status = lm_set_requires_grad(out[0], true);
     if (status != LM_OK) lm_release(lm_tensor_take(&out[0]));
   }
   const lm_tensor *x = f->op->ntensor ? LM_ARG_TENSOR(f->args.bytes, f->op->tensor[0]) : NULL;
   f->shares = status == LM_OK && x && x->storage == out[0]->storage;
 done:
-  lm_fusion_end(s, reading);
   release_frame(f);
   return status;
 }
 
-static int run(lua_State *L, lm_op_id id, bool in_place, bool all) {
+static int run_bound_op(lua_State *L, lm_op_id id, bool in_place, bool all) {
   lm_lua *s = LM_STATE(L);
   const lm_op *op = &lm_ops[id];
   frame f;
@@ -234,14 +233,14 @@ static int run(lua_State *L, lm_op_id id, bool in_place, bool all) {
   for (int i = 0; i < outs && !writes; i++) handle[i] = lm_tensor_handle_new(L);
   lm_status status = attempt_op(L, s, &f, out);
   if (status == LM_E_OOM) {
-    lm_collect_all(L, s);
+    lm_collect_all(L);
     status = attempt_op(L, s, &f, out);
   }
   if (status != LM_OK) return lm_raise(L, status);
   if (lm_is_porting()) lm_check_ported(L, id, f.args.bytes, f.given, out[0]);
   if (op->kind == LM_COMP) lm_show_warning(L);
   if (f.top > 0 && outs == 1) { /* the result is x itself (a write, contiguous): returns x's handle */
-    lm_tensor_handle *self = lm_peek_tensor_handle(L, s, 1);
+    lm_tensor_handle *self = lm_to_tensor_handle(L, s, 1);
     if (self && self->t == out[0]) {
       lm_release(out[0]);
       lua_pushvalue(L, 1);
@@ -259,13 +258,12 @@ static int run(lua_State *L, lm_op_id id, bool in_place, bool all) {
       continue;
     }
     lm_tensor_handle_fill(s, handle[i], out[i]);
-    if (s->fusion) lm_fusion_note(s, handle[i]);
     if (!f.shares) lm_gc_step_count(s, out[i]);
   }
   return outs;
 }
 
-int lm_run_op(lua_State *L, lm_op_id id, bool in_place) { return run(L, id, in_place, false); }
+int lm_run_op(lua_State *L, lm_op_id id, bool in_place) { return run_bound_op(L, id, in_place, false); }
 
 int lm_bind_op(lua_State *L) {
   const lm_op_id id = (lm_op_id)((const lm_op *)lua_touserdata(L, lua_upvalueindex(3)) - lm_ops);
@@ -290,7 +288,7 @@ LM_FUNCTION(run_op) {
   const lm_op_id id = need_op(L, "run_op");
   if (lm_ops[id].kind != LM_PRIM) return lm_raise_arg(L, 1, "run_op", "name", "the name of an op with a kernel");
   lua_remove(L, 1);
-  return run(L, id, false, true);
+  return run_bound_op(L, id, false, true);
 }
 
 /* replace_op(name, f) -> the function before, or nil: while f is not nil, Lua's calls of the op are calls of f. */
@@ -312,14 +310,14 @@ int lm_bind_op_in_place(lua_State *L) {
 }
 
 /* ---- a + b: two operands, no options */
-static lm_status attempt_arith(lua_State *L, const lm_lua *s, lm_op_id id, lm_tensor **out) {
+static lm_status attempt_arith(lua_State *L, lm_lua *s, lm_op_id id, lm_tensor **out) {
   const lm_op *op = &lm_ops[id];
   lm_status status = LM_OK;
   lm_tensor *owned[LM_MAX_TENSOR_ARGS];
   int nowned = 0;
   lm_args_union args;
-  bool reading = lm_fusion_begin(s);
   memcpy(&args, s->ops[id].defaults, op->size);
+  s->reads_for_op = true;
   for (int i = 0; i < op->npositional; i++) {
     lm_tensor **p = &LM_ARG_TENSOR(&args, op->arg[i].offset);
     *p = lm_to_tensor(L, s, i + 1);
@@ -328,9 +326,8 @@ static lm_status attempt_arith(lua_State *L, const lm_lua *s, lm_op_id id, lm_te
     if (owned[nowned]) nowned++;
     if (status != LM_OK) break;
   }
-  if (status == LM_OK && s->fusion) lm_fusion_offer(s, op, &args, false);
-  if (status == LM_OK) status = lm_call(id, &args, out);
-  lm_fusion_end(s, reading);
+  s->reads_for_op = false;
+  if (status == LM_OK) status = lm_call_by_script(id, &args, false, out);
   while (nowned > 0) lm_release(owned[--nowned]);
   return status;
 }
@@ -343,12 +340,11 @@ int lm_bind_arith(lua_State *L) {
   lm_tensor *out;
   lm_status status = attempt_arith(L, s, id, &out);
   if (status == LM_E_OOM) {
-    lm_collect_all(L, s);
+    lm_collect_all(L);
     status = attempt_arith(L, s, id, &out);
   }
   if (status != LM_OK) return lm_raise(L, status);
   lm_tensor_handle_fill(s, handle, out);
-  if (s->fusion) lm_fusion_note(s, handle);
   lm_gc_step_count(s, out);
   return 1;
 }

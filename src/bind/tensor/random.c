@@ -1,9 +1,8 @@
 /* Sets random generators. `where` is a generator, a device (its default one), or nothing (that of the default device):
  *
- *   manual_seed(n)   get_rng_state(where) -> uint8 tensor of 16 bytes   set_rng_state(state, where)
- *   generator(device, is_default) -> generator    is_generator(v)       generator_device(g) -> device
- *   seed_generator(where [, n]) -> n               n: by default from the system  initial_seed(where) -> n
- *   with_seed(seed, f, ...)                       returns what f returns; the CPU's generator continues as before
+ *   get_rng_state     uint8 tensor of 16 bytes
+ *   seed_generator    returns the seed, by default from the system
+ *   with_seed(seed, f, ...)   returns what f returns; the CPU's generator continues as before
  */
 #include <stddef.h>
 
@@ -11,20 +10,21 @@
 #include "bind/bind.h"
 #include "tensor/generator.h"
 
-static void close_generator(void *object) { (void)object; }
-const lm_object_type lm_generator_type = {"luminary.generator", sizeof(lm_generator), close_generator, "a generator",
-                                          NULL};
+/* A generator and its device; NULL for the device's default generator. */
+typedef struct generator_place {
+  lm_generator *g;
+  lm_device device;
+} generator_place;
 
-/* Returns the generator at i and its device; NULL for a device's default generator. */
-static lm_generator *generator_at(lua_State *L, int i, const char *fn, lm_device *device) {
+LM_READER(generator_place, where) {
+  lm_need(L, lm_settle());
   lm_generator *g = lm_to_object(L, i, &lm_generator_type);
-  *device = g ? g->device : lm_device_or_default(L, i, fn);
-  return g;
+  return (generator_place){g, g                       ? g->device
+                              : lua_isnoneornil(L, i) ? lm_default_device()
+                                                      : lm_need_device(L, i, fn, "device")};
 }
 
-LM_FUNCTION(generator) {
-  lm_device device = lm_device_or_default(L, 1, "Generator");
-  bool is_default = lua_toboolean(L, 2);
+LM_FUNCTION_AS(generator, "Generator", (device, device, lm_default_device()), (flag, is_default)) {
   lm_generator *g = lm_object_new(L, &lm_generator_type);
   *g = (lm_generator){.device = device, .is_default = is_default, .own = {.seed = 67280421310721}};
   return 1;
@@ -42,23 +42,16 @@ static int push_seed(lua_State *L, uint64_t seed) {
   return 1;
 }
 
-LM_FUNCTION(seed_generator) {
-  lm_device device;
-  lm_generator *g = generator_at(L, 1, "seed", &device);
-  uint64_t seed =
-      lua_isnoneornil(L, 2) ? lm_generator_fresh_seed() : (uint64_t)lm_need_int(L, 2, "manual_seed", "seed");
-  lm_generator_set(g, device, (lm_draw){.seed = seed});
-  return push_seed(L, seed);
+LM_FUNCTION_AS(seed_generator, "manual_seed", (where, where), (int, seed, (int64_t)lm_generator_fresh_seed())) {
+  lm_generator_set(where.g, where.device, (lm_draw){.seed = (uint64_t)seed});
+  return push_seed(L, (uint64_t)seed);
 }
 
-LM_FUNCTION(initial_seed) {
-  lm_device device;
-  lm_generator *g = generator_at(L, 1, "initial_seed", &device);
-  return push_seed(L, lm_generator_get(g, device).seed);
-}
+LM_FUNCTION(initial_seed, (where, where)) { return push_seed(L, lm_generator_get(where.g, where.device).seed); }
 
-LM_FUNCTION(manual_seed) {
-  lm_generator_seed_all((uint64_t)lm_need_int(L, 1, "manual_seed", "seed"));
+LM_FUNCTION(manual_seed, (int, seed)) {
+  lm_need(L, lm_settle());
+  lm_generator_seed_all((uint64_t)seed);
   return 0;
 }
 
@@ -70,27 +63,23 @@ static lm_status attempt_state(lua_State *L, lm_lua *s, void *arg) {
   return lm_tensor_empty(LM_U8, LM_DEVICE(LM_CPU, 0), 1, &(int64_t){STATE_BYTES}, LM_CONTIGUOUS, arg);
 }
 
-LM_FUNCTION(get_rng_state) {
-  lm_device device;
-  lm_generator *g = generator_at(L, 1, "get_rng_state", &device);
-  lm_draw draw = lm_generator_get(g, device);
+LM_FUNCTION(get_rng_state, (where, where)) {
+  lm_draw draw = lm_generator_get(where.g, where.device);
   lm_tensor *t;
   lm_return_tensors(L, 1, 1, attempt_state, &t, &t);
   memcpy(t->data, &draw, STATE_BYTES);
   return 1;
 }
 
-LM_FUNCTION(set_rng_state) {
-  lm_device device;
-  lm_generator *g = generator_at(L, 2, "set_rng_state", &device);
-  const lm_tensor *t = lm_need_tensor(L, 1, "set_rng_state", "state");
-  if (t->dtype != LM_U8 || t->numel != STATE_BYTES || LM_DEVICE_KIND(t->device) != LM_CPU || !lm_is_contiguous(t))
-    return lm_raise(
-        L, lm_fail_value("set_rng_state", "state", "a result of get_rng_state (uint8 [16] on the CPU)",
-                         lm_text("%s %s on %s", lm_dtype_name(t->dtype), lm_shape_of(t), lm_device_name(t->device))));
+LM_FUNCTION(set_rng_state, (tensor, state), (where, where)) {
+  if (state->dtype != LM_U8 || state->numel != STATE_BYTES || LM_DEVICE_KIND(state->device) != LM_CPU ||
+      !lm_is_contiguous(state))
+    return lm_raise(L, lm_fail_value("set_rng_state", "state", "a result of get_rng_state (uint8 [16] on the CPU)",
+                                     lm_text("%s %s on %s", lm_dtype_name(state->dtype), lm_shape_of(state),
+                                             lm_device_name(state->device))));
   lm_draw draw;
-  memcpy(&draw, t->data, STATE_BYTES);
-  lm_generator_set(g, device, draw);
+  memcpy(&draw, state->data, STATE_BYTES);
+  lm_generator_set(where.g, where.device, draw);
   return 0;
 }
 

@@ -35,7 +35,6 @@ static void spare_tensors(lua_State *L, lm_lua *s, int i, int seen, lm_scope *un
 LM_FUNCTION(keep) {
   lm_lua *s = LM_STATE(L);
   lua_settop(L, 1);
-  if (s->fusion) lm_fusion_settle(s);
   if (!s->scope) return 1;
   if (lm_to_tensor_handle(L, s, 1)) { /* the usual case makes no table */
     spare_tensors(L, s, 1, 0, NULL);
@@ -60,7 +59,7 @@ static void spare_all(lm_scope *scope) {
 static bool is_opaque(lua_State *L, const lm_lua *s, int i) {
   int type = lua_type(L, i);
   return type == LUA_TTABLE || type == LUA_TFUNCTION || type == LUA_TTHREAD ||
-         (type == LUA_TUSERDATA && !lm_peek_tensor_handle(L, s, i));
+         (type == LUA_TUSERDATA && !lm_to_tensor_handle(L, s, i));
 }
 
 /* Calls f with (f, ...) and spares the tensors it returns; all, if a module's call returns other objects.
@@ -99,7 +98,7 @@ static const char *scope_site(lua_State *L) {
 }
 
 /* Drops a handle. Memory that this frees no longer counts towards the collector's next step. */
-static void drop(lm_lua *s, lm_tensor_handle *b, const char *why) {
+static void drop_handle(lm_lua *s, lm_tensor_handle *b, const char *why) {
   const lm_tensor *t = b->t;
   if (t && lm_is_only_owner(t)) {
     size_t bytes = lm_gc_step_weight(s, t);
@@ -109,14 +108,14 @@ static void drop(lm_lua *s, lm_tensor_handle *b, const char *why) {
 }
 
 /* Calls the body (upvalue 3) with the values on the stack, in a scope. */
-static int run(lua_State *L, lm_lua *s, lm_scope scope, const char *why) {
+static int run_in_scope(lua_State *L, lm_lua *s, lm_scope scope, const char *why) {
   luaL_checkstack(L, 10, "scope");
   lua_pushvalue(L, lua_upvalueindex(3));
   lua_insert(L, 1);
   s->scope = &scope;
   int failed = lm_pcall(L, lua_gettop(L) - 1, LUA_MULTRET);
   s->scope = scope.outer;
-  while (scope.handles) drop(s, scope.handles, why);
+  while (scope.handles) drop_handle(s, scope.handles, why);
   return failed ? lua_error(L) : lua_gettop(L);
 }
 
@@ -125,7 +124,7 @@ int lm_bind_scope(lua_State *L) {
   lm_lua *s = LM_STATE(L);
   lm_need_function(L, 1, "scope", "");
   luaL_checkstack(L, 10, "scope");
-  return run(L, s, (lm_scope){.outer = s->scope}, scope_site(L));
+  return run_in_scope(L, s, (lm_scope){.outer = s->scope}, scope_site(L));
 }
 
 static const char intermediate_text[] = "was an intermediate result of a module's call";
@@ -134,10 +133,10 @@ static const char intermediate_text[] = "was an intermediate result of a module'
  * freed when it returns, unless it may store them in an argument. */
 int lm_bind_call_own(lua_State *L) {
   lm_lua *s = LM_STATE(L);
-  bool frees = !s->fusion;
+  bool frees = true;
   lm_need_function(L, 1, "call_own", "");
   for (int i = lua_gettop(L); i > 2; i--) frees &= !is_opaque(L, s, i);
-  if (frees) return run(L, s, (lm_scope){.outer = s->scope, .is_call = true}, intermediate_text);
+  if (frees) return run_in_scope(L, s, (lm_scope){.outer = s->scope, .is_call = true}, intermediate_text);
   lua_call(L, lua_gettop(L) - 1, LUA_MULTRET);
   return lua_gettop(L);
 }
@@ -170,7 +169,7 @@ LM_FUNCTION(call_foreign) {
  * y, unless x is y or code of a script has seen it. */
 LM_FUNCTION(free_intermediate) {
   lm_lua *s = LM_STATE(L);
-  lm_tensor_handle *x = lm_peek_tensor_handle(L, s, 1), *y = lm_peek_tensor_handle(L, s, 2);
-  if (x && y && x != y && x->intermediate && !s->fusion) drop(s, x, intermediate_text);
+  lm_tensor_handle *x = lm_to_tensor_handle(L, s, 1), *y = lm_to_tensor_handle(L, s, 2);
+  if (x && y && x != y && x->intermediate) drop_handle(s, x, intermediate_text);
   return 0;
 }

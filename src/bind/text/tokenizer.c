@@ -15,13 +15,9 @@
 #include "base/mem.h"
 #include "base/message.h"
 
-LM_HELD_TYPE(tokenizer_type, lm_tokenizer, lm_tokenizer_free, "luminary.tokenizer", "a tokenizer", NULL);
+LM_HELD_TYPE(tokenizer, lm_tokenizer, lm_tokenizer_free, "luminary.tokenizer", "a tokenizer", NULL, NULL)
 
-static lm_tokenizer *tokenizer_at(lua_State *L, const char *fn) { return lm_need_held(L, 1, &tokenizer_type, fn); }
-
-LM_FUNCTION(tokenizer_new) {
-  lua_settop(L, 2);
-  lm_need_table(L, 1, "Tokenizer", "plan");
+LM_FUNCTION_AS(tokenizer_new, "Tokenizer", (table, plan), (any, files)) {
   lm_tokenizer **tokenizer = lm_object_new(L, &tokenizer_type);
   lm_need(L, lm_retry_after_gc(L, LM_STATE(L), lm_tokenizer_read_plan, tokenizer));
   lua_settop(L, 3);
@@ -57,7 +53,7 @@ done:
   return status;
 }
 
-static lm_status encode(lua_State *L, lm_lua *s, void *arg) {
+static lm_status encode_text(lua_State *L, lm_lua *s, void *arg) {
   static const char fn[] = "encode";
   lm_tokenizer *t = *(lm_tokenizer **)lua_touserdata(L, 1);
   lm_tokens tokens = {0};
@@ -78,14 +74,10 @@ done:
   return status == LM_OK || status == LM_E_OOM ? status : lm_fail_in(status, fn);
 }
 
-LM_FUNCTION(tokenizer_encode) {
+LM_FUNCTION_AS(tokenizer_encode, "encode", (tokenizer, t), (string, text), (string, pair, (lm_lua_string){0}),
+               (any, special), (any, most), (any, a), (any, b), (any, c)) {
   lm_tensor *result[RESULTS] = {0};
-  size_t n;
-  lua_settop(L, 8);
-  tokenizer_at(L, "encode");
-  lm_need_string(L, 2, "encode", "text", &n);
-  if (!lua_isnil(L, 3)) lm_need_string(L, 3, "encode", "pair", &n);
-  return lm_return_tensors(L, 8, RESULTS, encode, result, result);
+  return lm_return_tensors(L, 8, RESULTS, encode_text, result, result);
 }
 
 /* ---- decode */
@@ -94,7 +86,7 @@ typedef struct decoding {
   lm_bytes *text;
 } decoding;
 
-static lm_status decode(lua_State *L, lm_lua *s, void *arg) {
+static lm_status decode_ids(lua_State *L, lm_lua *s, void *arg) {
   static const char fn[] = "decode";
   decoding *d = arg;
   lm_tensor *ids;
@@ -119,29 +111,22 @@ done:
   return status == LM_OK || status == LM_E_OOM ? status : lm_fail_in(status, fn);
 }
 
-LM_FUNCTION(tokenizer_decode) {
-  lua_settop(L, 4);
-  decoding d = {tokenizer_at(L, "decode"), lm_buffer_new(L)};
-  lm_need(L, lm_retry_after_gc(L, LM_STATE(L), decode, &d));
+LM_FUNCTION_AS(tokenizer_decode, "decode", (tokenizer, t), (any, ids), (any, skip), (any, tidy)) {
+  decoding d = {t, lm_buffer_new(L)};
+  lm_need(L, lm_retry_after_gc(L, LM_STATE(L), decode_ids, &d));
   lua_pushlstring(L, d.text->n ? d.text->data : "", d.text->n);
   lm_bytes_free(d.text);
   return 1;
 }
 
 /* ---- tokens */
-LM_FUNCTION(tokenizer_id) {
-  size_t n;
-  lm_tokenizer *t = tokenizer_at(L, "token_to_id");
-  const char *text = lm_need_string(L, 2, "token_to_id", "token", &n);
-  int32_t id = lm_tokenizer_id(t, text, n);
-  if (id < 0) return 0;
-  return lm_return_int(L, id);
+LM_FUNCTION_AS(tokenizer_id, "token_to_id", (tokenizer, t), (string, token)) {
+  int32_t id = lm_tokenizer_id(t, token.text, token.n);
+  return id < 0 ? 0 : lm_return_int(L, id);
 }
 
-LM_FUNCTION(tokenizer_token) {
+LM_FUNCTION_AS(tokenizer_token, "id_to_token", (tokenizer, t), (int, id)) {
   size_t n;
-  lm_tokenizer *t = tokenizer_at(L, "id_to_token");
-  int64_t id = lm_need_int(L, 2, "id_to_token", "id");
   const char *text = id < 0 || id >= INT32_MAX ? NULL : lm_tokenizer_token(t, (int32_t)id, &n);
   if (!text) return 0;
   lua_pushlstring(L, text, n);
@@ -151,15 +136,13 @@ LM_FUNCTION(tokenizer_token) {
   return 3;
 }
 
-LM_FUNCTION(tokenizer_size) {
-  const lm_tokenizer *t = tokenizer_at(L, "vocab_size");
+LM_FUNCTION_AS(tokenizer_size, "vocab_size", (tokenizer, t)) {
   lua_pushnumber(L, lm_tokenizer_ids(t));
   lua_pushnumber(L, (double)t->model.words.count);
   return 2;
 }
 
-LM_FUNCTION(tokenizer_added) {
-  const lm_tokenizer *t = tokenizer_at(L, "Tokenizer:save");
+LM_FUNCTION_AS(tokenizer_added, "Tokenizer:save", (tokenizer, t)) {
   lua_newtable(L);
   for (int32_t id = 0, n = 0; id < t->added.ids; id++) { /* walks ids in order, as in tokenizer.json */
     const lm_added_token *a = lm_tokenizer_added(t, id);
@@ -178,7 +161,7 @@ LM_FUNCTION(tokenizer_added) {
   return 1;
 }
 
-static bool flag(lua_State *L, const char *name) {
+static bool read_flag(lua_State *L, const char *name) {
   lua_getfield(L, -1, name);
   bool is = lua_toboolean(L, -1);
   lua_pop(L, 1);
@@ -186,38 +169,35 @@ static bool flag(lua_State *L, const char *name) {
 }
 
 /* Reads the text and the flags of token i of the list at 2; false past the last. Leaves values on the stack. */
-static bool read_token(lua_State *L, int i, const char **text, size_t *n, lm_added_token *as) {
+static bool read_token(lua_State *L, int i, lm_lua_string *content, lm_added_token *as) {
   lua_rawgeti(L, 2, i);
   if (!lua_istable(L, -1)) return false;
   lua_getfield(L, -1, "content");
-  *text = lm_need_string(L, lua_gettop(L), "add_tokens", "content", n);
+  *content = lm_need_string(L, lua_gettop(L), "add_tokens", "content");
   lua_insert(L, -2);
-  *as = (lm_added_token){.single_word = flag(L, "single_word"),
-                         .lstrip = flag(L, "lstrip"),
-                         .rstrip = flag(L, "rstrip"),
-                         .is_normalized = flag(L, "normalized"),
-                         .special = flag(L, "special")};
+  *as = (lm_added_token){.single_word = read_flag(L, "single_word"),
+                         .lstrip = read_flag(L, "lstrip"),
+                         .rstrip = read_flag(L, "rstrip"),
+                         .is_normalized = read_flag(L, "normalized"),
+                         .special = read_flag(L, "special")};
   return true;
 }
 
 /* Adds all of the tokens, or none if one of them is invalid. */
-LM_FUNCTION(tokenizer_add) {
-  lm_tokenizer *t = tokenizer_at(L, "add_tokens");
-  lm_need_table(L, 2, "add_tokens", "tokens");
-  lua_settop(L, 2);
+LM_FUNCTION_AS(tokenizer_add, "add_tokens", (tokenizer, t), (table, tokens)) {
   lm_added_token as;
-  const char *text;
+  lm_lua_string s;
   int32_t id;
-  size_t before = t->added.n, n;
+  size_t before = t->added.n;
   lm_status status = LM_OK;
-  for (int i = 1; read_token(L, i, &text, &n, &as); i++) {
-    if (n == 0 || lm_utf8_check(text, n) < n) {
-      lm_need(L, lm_fail(LM_E_ARG, "add_tokens: token %d must be %s", i, n ? "valid UTF-8" : "non-empty"));
+  for (int i = 1; read_token(L, i, &s, &as); i++) {
+    if (s.n == 0 || lm_utf8_check(s.text, s.n) < s.n) {
+      lm_need(L, lm_fail(LM_E_ARG, "add_tokens: token %d must be %s", i, s.n ? "valid UTF-8" : "non-empty"));
     }
     lua_settop(L, 2);
   }
-  for (int i = 1; status == LM_OK && read_token(L, i, &text, &n, &as); i++) {
-    status = lm_tokenizer_add(t, text, n, &as, &id);
+  for (int i = 1; status == LM_OK && read_token(L, i, &s, &as); i++) {
+    status = lm_tokenizer_add(t, s.text, s.n, &as, &id);
     lua_settop(L, 2);
   }
   lm_status closed = lm_added_close(t);

@@ -58,23 +58,19 @@ static lm_status take_params(lm_reducer *r, lm_tensor *const *param, const char 
 
 /* Takes rank 0's gradient strides on all ranks, since a bucket's elements are summed by position. Collective. */
 static lm_status agree_on_strides(lm_reducer *r) {
-  lm_status status = LM_OK;
   size_t each = sizeof r->slot->stride, bytes = (size_t)r->n * each, heard = 0;
-  char *strides = lm_malloc(bytes), *theirs = NULL;
-  if (!strides) TRY(LM_E_OOM);
+  LM_FREED char *strides = lm_malloc(bytes), *theirs = NULL;
+  if (!strides) return LM_E_OOM;
   for (int i = 0; i < r->n; i++) memcpy(strides + (size_t)i * each, r->slot[i].stride, each);
-  TRY(lm_broadcast_bytes(r->g, 0, strides, bytes, &theirs, &heard));
+  NEED(lm_broadcast_bytes(r->g, 0, strides, bytes, &theirs, &heard));
   if (heard != bytes) {
-    TRY(lm_reducer_publish(
+    NEED(lm_reducer_publish(
         r, lm_fail(LM_E_STATE,
                    LM_DDP ": the number of parameters must be the same on all ranks, got %zu on rank 0 and %d here",
                    heard / each, r->n)));
   }
   for (int i = 0; i < r->n; i++) memcpy(r->slot[i].stride, theirs + (size_t)i * each, each);
-done:
-  lm_free(strides);
-  lm_free(theirs);
-  return status;
+  return LM_OK;
 }
 
 lm_status lm_reducer_new(lm_group *g, int n, lm_tensor *const *param, const char *const *name,

@@ -44,10 +44,10 @@ typedef struct lm_comm_hook {
   /* The 2-byte dtype to which wider buckets are cast for all_reduce; LM_DTYPE_COUNT: no cast. With shared memory,
    * buckets are not cast either. */
   lm_dtype wire;
-  /* Communicates a bucket (counted from 0); if not NULL, `wire` is ignored. The bucket is this rank's own memory and
-   * holds its gradients times its weight, so the sum over all ranks is their average. *content (a new reference, same
-   * device and shape) replaces the bucket. Called for each bucket in order, on the thread that runs the backward pass
-   * or lm_reducer_shadow. If it leaves *content NULL, it is called again with `last` at the end of backward. */
+  /* Communicates a bucket (counted from 0); if not NULL, `wire` is ignored. The bucket holds this rank's gradients
+   * times its share of all samples (lm_forward.weight), so the sum over ranks is the average. Called for each bucket in
+   * order, on the thread that runs backward or lm_reducer_shadow; a call that leaves *content NULL is repeated, with
+   * `last`, at the end of backward. *content: a new tensor, same device and shape, that replaces the bucket. */
   lm_status (*call)(void *ctx, int bucket, bool last, lm_tensor **content);
   void *ctx; /* must stay valid until the reducer is closed */
 } lm_comm_hook;

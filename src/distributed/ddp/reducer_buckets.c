@@ -19,12 +19,11 @@ bool lm_is_same_view(const lm_tensor *t, const lm_tensor *view) {
 }
 
 lm_status lm_slot_set_grad(lm_slot *s) {
-  lm_tensor *grad = lm_grad_of(s->param), *shown = NULL;
+  lm_tensor *grad = lm_grad_of(s->param);
+  LM_OWNED *shown = NULL;
   if (grad && lm_is_same_view(grad, s->view)) return LM_OK;
-  lm_status status = lm_tensor_view(s->view, s->view->ndim, s->view->size, s->view->stride, 0, &shown);
-  if (status == LM_OK) status = lm_set_grad(s->param, shown);
-  lm_release(shown);
-  return status;
+  NEED(lm_tensor_view(s->view, s->view->ndim, s->view->size, s->view->stride, 0, &shown));
+  return lm_set_grad(s->param, shown);
 }
 
 char *lm_slot_data(const lm_reducer *r, int i) { return r->bucket[r->slot[i].bucket].flat->data + r->slot[i].at; }
@@ -54,13 +53,12 @@ typedef struct filling { /* a bucket being filled */
 /* Computes the layout for `order`. One bucket for each dtype and device is open at a time; buckets are numbered when
  * they are closed, which is the order in which backward fills them. */
 static lm_status lay_out(const lm_reducer *r, const int *order, layout *l) {
-  lm_status status = LM_OK;
   int n = r->n, nfillings = 0;
-  filling *all = lm_calloc((size_t)n, sizeof *all);
+  LM_FREED filling *all = lm_calloc((size_t)n, sizeof *all);
   *l = (layout){.bucket = lm_calloc((size_t)n, sizeof *l->bucket),
                 .of = lm_calloc((size_t)n, sizeof *l->of),
                 .at = lm_calloc((size_t)n, sizeof *l->at)};
-  if (!all || !l->bucket || !l->of || !l->at) TRY(LM_E_OOM);
+  if (!all || !l->bucket || !l->of || !l->at) return LM_E_OOM;
   for (int k = 0; k < n; k++) {
     const lm_slot *s = &r->slot[order[k]];
     lm_dtype dtype = s->param->dtype;
@@ -87,9 +85,7 @@ static lm_status lay_out(const lm_reducer *r, const int *order, layout *l) {
     l->bucket[b].at = l->bytes;
     l->bytes += l->bucket[b].bytes;
   }
-done:
-  lm_free(all);
-  return status;
+  return LM_OK;
 }
 
 static uint64_t buckets_hash_of(const lm_reducer *r, const layout *l) {
@@ -109,10 +105,8 @@ static uint64_t buckets_hash_of(const lm_reducer *r, const layout *l) {
 static void drop_shared(void *owner) { lm_shared_release(owner); }
 
 lm_status lm_fill_with_zeros(lm_tensor *t) {
-  lm_tensor *same = NULL;
-  lm_status status = lm_op_run(LM_OP_zero_, &(lm_zero__args){.x = t}, &same);
-  lm_release(same);
-  return status;
+  LM_OWNED *same = NULL;
+  return lm_op_run(LM_OP_zero_, &(lm_zero__args){.x = t}, &same);
 }
 
 static lm_status bucket_memory(lm_reducer *r, lm_bucket *b, lm_shared *shared) {
@@ -130,13 +124,9 @@ static lm_status bucket_memory(lm_reducer *r, lm_bucket *b, lm_shared *shared) {
 
 /* Returns in *out a view of the slot's memory with a storage of its own, which shows whether anyone else has views. */
 static lm_status slot_view(const lm_slot *s, lm_tensor *flat, size_t at, lm_tensor **out) {
-  lm_status status = LM_OK;
-  lm_tensor *row = NULL;
-  TRY(lm_tensor_part(flat, flat->dtype, 1, &s->param->numel, at, &row));
-  TRY(lm_tensor_view(row, s->param->ndim, s->param->size, s->stride, 0, out));
-done:
-  lm_release(row);
-  return status;
+  LM_OWNED *row = NULL;
+  NEED(lm_tensor_part(flat, flat->dtype, 1, &s->param->numel, at, &row));
+  return lm_tensor_view(row, s->param->ndim, s->param->size, s->stride, 0, out);
 }
 
 /* Returns true if the ranks may share the buckets' memory; lm_shared_open finds out if they can. A user's hook may
@@ -206,21 +196,17 @@ static bool is_present_order(const lm_reducer *r, const layout *l) {
 }
 
 lm_status lm_buckets_rebuild(lm_reducer *r) {
-  lm_status status = LM_OK;
-  layout l = {0};
-  char *data = NULL;
+  __attribute__((cleanup(layout_free))) layout l = {0};
+  LM_FREED char *data = NULL;
   size_t bytes = 0, whole = (size_t)r->n * sizeof(int);
   if (r->rebuilt) return LM_OK;
   r->rebuilt = true;
   if (r->config.find_unused && !r->config.static_graph) return LM_OK; /* the order may change with every pass */
   lm_collective_purpose(r->title, r->hash);
   /* If rank 0 was out of batches, it has no order of arrival and sends nothing. */
-  TRY(lm_broadcast_bytes(r->g, 0, r->arrived, r->narrived == r->n ? whole : 0, &data, &bytes));
-  if (bytes != whole) goto done;
-  TRY(lay_out(r, (int *)(void *)data, &l));
-  if (!is_present_order(r, &l)) TRY(lm_buckets_make(r, (int *)(void *)data));
-done:
-  layout_free(&l);
-  lm_free(data);
-  return status;
+  NEED(lm_broadcast_bytes(r->g, 0, r->arrived, r->narrived == r->n ? whole : 0, &data, &bytes));
+  if (bytes != whole) return LM_OK;
+  NEED(lay_out(r, (int *)(void *)data, &l));
+  if (!is_present_order(r, &l)) NEED(lm_buckets_make(r, (int *)(void *)data));
+  return LM_OK;
 }

@@ -10,37 +10,33 @@ static const char who[] = "register_comm_hook";
 /* ---- registering */
 
 static lm_status compare_names(lm_reducer *r, const char *name) {
-  lm_status status = LM_OK;
-  char *first = NULL;
+  LM_FREED char *first = NULL;
   size_t n = 0;
-  TRY(lm_broadcast_bytes(r->g, 0, name, strlen(name), &first, &n));
-  if (strcmp(first, name) == 0) goto done;
-  status = lm_fail(LM_E_STATE, "%s: the hook must be the same on all ranks, got '%s' here and '%s' on rank %d", who,
-                   name, first, r->g->ranks ? r->g->ranks[0] : 0);
+  NEED(lm_broadcast_bytes(r->g, 0, name, strlen(name), &first, &n));
+  if (strcmp(first, name) == 0) return LM_OK;
+  lm_status status =
+      lm_fail(LM_E_STATE, "%s: the hook must be the same on all ranks, got '%s' here and '%s' on rank %d", who, name,
+              first, r->g->ranks ? r->g->ranks[0] : 0);
   lm_reducer_publish(r, status);
-done:
-  lm_free(first);
   return status;
 }
 
 lm_status lm_reducer_set_hook(lm_reducer *r, const lm_comm_hook *hook) {
-  lm_status status = LM_OK;
-  TRY(lm_reducer_usable(r));
-  if (r->hooked) TRY(lm_fail(LM_E_STATE, "%s: this model already has a hook", who));
-  if (r->begun || r->exchanges > 0) {
-    TRY(lm_fail(LM_E_STATE, "%s: gradients were already averaged; register the hook before the first backward()", who));
-  }
-  TRY(compare_names(r, hook->name));
+  NEED(lm_reducer_usable(r));
+  if (r->hooked) return lm_fail(LM_E_STATE, "%s: this model already has a hook", who);
+  if (r->begun || r->exchanges > 0)
+    return lm_fail(LM_E_STATE, "%s: gradients were already averaged; register the hook before the first backward()",
+                   who);
+  NEED(compare_names(r, hook->name));
   r->hook = *hook;
   r->hook.name = NULL; /* the caller's string may be gone later */
   r->hooked = true;
-  if (!hook->call || !r->shared) goto done;
-  status = lm_buckets_make(r, r->order); /* moves them from shared memory to this rank's own */
+  if (!hook->call || !r->shared) return LM_OK;
+  lm_status status = lm_buckets_make(r, r->order); /* moves them from shared memory to this rank's own */
   if (status != LM_OK) {
     r->hook.call = NULL;
     lm_reducer_publish(r, status); /* the other ranks would wait for this one */
   }
-done:
   return status;
 }
 
@@ -83,12 +79,11 @@ static lm_status clear_gaps(lm_reducer *r, int bucket) {
     int64_t gap = (int64_t)(lm_whole_lines(s->bytes) - s->bytes) / element;
     lm_tensor *between = NULL;
     if (s->bucket != bucket || gap == 0) continue;
-    TRY(lm_tensor_view(b->flat, 1, &gap, &one, (int64_t)(s->at + s->bytes) / element, &between));
+    NEED(lm_tensor_view(b->flat, 1, &gap, &one, (int64_t)(s->at + s->bytes) / element, &between));
     status = lm_fill_with_zeros(between);
     lm_release(between);
-    if (status != LM_OK) goto done;
+    if (status != LM_OK) return status;
   }
-done:
   return status;
 }
 
@@ -105,16 +100,13 @@ static lm_status copy_content(lm_tensor *flat, lm_tensor *content) {
 }
 
 static lm_status hook_call(lm_reducer *r, int bucket, bool last) {
-  lm_status status = LM_OK;
-  lm_tensor *content = NULL;
-  TRY(r->hook.call(r->hook.ctx, bucket, last, &content));
-  if (!r->g) TRY(lm_reducer_usable(r)); /* the hook closed the reducer */
+  LM_OWNED *content = NULL;
+  NEED(r->hook.call(r->hook.ctx, bucket, last, &content));
+  if (!r->g) NEED(lm_reducer_usable(r)); /* the hook closed the reducer */
   lm_bucket *b = &r->bucket[bucket];
   b->calls_again = !content && !last;
-  if (content) TRY(copy_content(b->flat, content));
-done:
-  lm_release(content);
-  return status;
+  if (content) NEED(copy_content(b->flat, content));
+  return LM_OK;
 }
 
 /* ---- a pass */

@@ -97,18 +97,18 @@ static lm_status pass_fix_used(lm_reducer *r) {
       s->expected = s->fires;
       s->absent = s->fires == 0;
     }
-    TRY(lm_facts_announce(r, LM_ARRIVAL_BACKWARD));
+    NEED(lm_facts_announce(r, LM_ARRIVAL_BACKWARD));
     r->used_is_known = true;
-    for (int i = 0; i < r->n; i++) TRY(slot_set_ready(r, i));
+    for (int i = 0; i < r->n; i++) NEED(slot_set_ready(r, i));
   }
   for (int i = 0; i < r->n && r->config.find_unused && !r->config.static_graph; i++) {
     /* The parameter is part of the graph, but its gradient was undefined. */
     if (!r->slot[i].ready) r->slot[i].absent = true;
   }
-  TRY(pass_set_absent_ready(r));
+  NEED(pass_set_absent_ready(r));
   char names[640];
   int n = name_slots(r, slot_is_missing, names, sizeof names);
-  if (n == 0) goto done;
+  if (n == 0) return LM_OK;
   char frozen[640];
   int nfrozen = name_slots(r, slot_is_frozen, frozen, sizeof frozen);
   if (nfrozen > 0) {
@@ -131,7 +131,6 @@ static lm_status pass_fix_used(lm_reducer *r) {
                      n, r->n, names);
   }
   lm_reducer_publish(r, status);
-done:
   return status;
 }
 
@@ -192,20 +191,17 @@ static void pass_leave(void *ctx) {
 }
 
 static lm_status pass_begin(lm_reducer *r) {
-  lm_status status = LM_OK;
-  TRY(lm_reducer_usable(r));
+  NEED(lm_reducer_usable(r));
   atomic_fetch_add(&r->rc, 1);
-  TRY(lm_backward_finally((lm_hook){pass_finish, r, pass_leave}));
+  NEED(lm_backward_finally((lm_hook){pass_finish, r, pass_leave}));
   r->begun = true;
-  if (r->config.static_graph && !r->used_is_known) goto done; /* nothing is sent before `expected` is known */
+  if (r->config.static_graph && !r->used_is_known) return LM_OK; /* nothing is sent before `expected` is known */
   for (int i = 0; i < r->n; i++) {
     lm_slot *s = &r->slot[i];
     s->absent = r->config.static_graph ? s->expected == 0 : r->config.find_unused && !lm_backward_reaches(s->param);
   }
-  TRY(lm_facts_announce(r, LM_ARRIVAL_BACKWARD));
-  TRY(pass_set_absent_ready(r));
-done:
-  return status;
+  NEED(lm_facts_announce(r, LM_ARRIVAL_BACKWARD));
+  return pass_set_absent_ready(r);
 }
 
 /* ---- hooks */
@@ -252,26 +248,23 @@ static lm_status on_gradient(void *ctx, lm_tensor *grad, lm_tensor **replacement
   (void)grad, (void)replacement;
   const hook_context *w = ctx;
   lm_reducer *r = w->r;
-  lm_status status = LM_OK;
   lm_slot *s = &r->slot[w->i];
-  if (!r->g) TRY(lm_reducer_usable(r));
-  TRY(lm_slot_check(s, s->param)); /* the parameter may have been converted since the forward pass */
-  TRY(slot_check_version(s));
+  if (!r->g) NEED(lm_reducer_usable(r));
+  NEED(lm_slot_check(s, s->param)); /* the parameter may have been converted since the forward pass */
+  NEED(slot_check_version(s));
   s->used = true;
-  if (!r->sync) goto done;
-  if (!r->begun) TRY(pass_begin(r));
-  if (s->ready) TRY(fail_repeated(r, s));
+  if (!r->sync) return LM_OK;
+  if (!r->begun) NEED(pass_begin(r));
+  if (s->ready) NEED(fail_repeated(r, s));
   s->fires++;
   if (r->config.static_graph && !r->used_is_known) {
     if (s->fires == 1) r->arrived[r->narrived++] = w->i;
-    goto done;
+    return LM_OK;
   }
-  if (r->config.static_graph && s->fires < s->expected) goto done;
-  TRY(slot_set_ready(r, w->i));
+  if (r->config.static_graph && s->fires < s->expected) return LM_OK;
+  NEED(slot_set_ready(r, w->i));
   r->arrived[r->narrived++] = w->i;
-  TRY(lm_reduce_advance(r));
-done:
-  return status;
+  return lm_reduce_advance(r);
 }
 
 static void hook_context_free(void *ctx) {

@@ -74,7 +74,7 @@ lm_status lm_facts_announce(lm_reducer *r, lm_arrival event) {
   return LM_OK;
 }
 
-static lm_status reduce_mismatch(lm_reducer *r, int peer) {
+static lm_status fail_reduce_mismatch(lm_reducer *r, int peer) {
   lm_waiting w;
   lm_waiting_begin(&w, LM_WAITING_UNTIL_DONE, r->g->core, &((lm_facts *)(void *)r->sent->data)->ticket,
                    r->g->core->timeout);
@@ -91,9 +91,9 @@ static lm_status take_facts(lm_reducer *r) {
   double total = 0;
   for (int rank = size - 1; rank >= 0; rank--) {
     const lm_facts *f = facts_of(r, rank);
-    if (!lm_tickets_agree(&f->ticket, &own->ticket)) return reduce_mismatch(r, rank);
+    if (!lm_tickets_agree(&f->ticket, &own->ticket)) return fail_reduce_mismatch(r, rank);
     if (f->event == LM_ARRIVAL_JOINED) continue;
-    if (event != LM_ARRIVAL_JOINED && f->event != (int)event) return reduce_mismatch(r, rank);
+    if (event != LM_ARRIVAL_JOINED && f->event != (int)event) return fail_reduce_mismatch(r, rank);
     event = (lm_arrival)f->event;
     total += f->weight;
     r->root = rank;
@@ -140,9 +140,8 @@ lm_status lm_facts_wait(lm_reducer *r) {
     lm_waiting_end(&w, status == LM_OK && r->event != LM_ARRIVAL_BACKWARD); /* backward ends in finish_shared */
     return status;
   }
-  TRY(lm_reduce_wait(&r->announcing));
-  TRY(take_facts(r));
-done:
+  NEED(lm_reduce_wait(&r->announcing));
+  NEED(take_facts(r));
   return status;
 }
 

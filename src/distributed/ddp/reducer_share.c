@@ -23,31 +23,27 @@ static lm_status copy_all(int n, lm_tensor *const *t, lm_tensor *message, bool i
   for (int i = 0; i < n; i++) {
     lm_tensor *p = NULL;
     if (t[i]->numel == 0) continue;
-    TRY(message_part(message, at, t[i], &p));
+    NEED(message_part(message, at, t[i], &p));
     status = in ? lm_copy(t[i], p) : lm_copy(p, t[i]);
     lm_release(p);
-    if (status != LM_OK) goto done;
+    if (status != LM_OK) return status;
     if (!in) lm_bump(t[i], LM_OP_copy_);
     at += lm_whole_lines(lm_nbytes(t[i]));
   }
-done:
   return status;
 }
 
 static lm_status share_message(lm_group *g, int n, lm_tensor *const *t, size_t bytes, int root) {
-  lm_status status = LM_OK;
-  lm_tensor *message = NULL;
+  LM_OWNED *message = NULL;
   int64_t size = (int64_t)bytes;
-  TRY(lm_tensor_empty(LM_U8, t[0]->device, 1, &size, LM_CONTIGUOUS, &message));
+  NEED(lm_tensor_empty(LM_U8, t[0]->device, 1, &size, LM_CONTIGUOUS, &message));
   if (g->rank == root) {
     if (LM_DEVICE_KIND(message->device) == LM_CPU) memset(message->data, 0, bytes); /* zeroes the padding */
-    TRY(copy_all(n, t, message, true));
+    NEED(copy_all(n, t, message, true));
   }
-  TRY(broadcast(g, message, root));
-  if (g->rank != root) TRY(copy_all(n, t, message, false));
-done:
-  lm_release(message);
-  return status;
+  NEED(broadcast(g, message, root));
+  if (g->rank != root) NEED(copy_all(n, t, message, false));
+  return LM_OK;
 }
 
 lm_status lm_broadcast_tensors(lm_group *g, int n, lm_tensor *const *t, int root) {
@@ -66,31 +62,26 @@ lm_status lm_broadcast_tensors(lm_group *g, int n, lm_tensor *const *t, int root
 }
 
 lm_status lm_broadcast_bytes(lm_group *g, int root, const void *data, size_t n, char **out, size_t *out_n) {
-  lm_status status = LM_OK;
-  lm_tensor *length = NULL, *body = NULL;
+  LM_OWNED *length = NULL, *body = NULL;
   int64_t size = (int64_t)n;
-  char *copy = NULL;
+  LM_FREED char *copy = NULL;
   *out = NULL;
-  TRY(lm_tensor_empty(LM_I64, LM_DEVICE(LM_CPU, 0), 0, NULL, LM_CONTIGUOUS, &length));
+  NEED(lm_tensor_empty(LM_I64, LM_DEVICE(LM_CPU, 0), 0, NULL, LM_CONTIGUOUS, &length));
   memcpy(length->data, &size, sizeof size);
-  TRY(broadcast(g, length, root));
+  NEED(broadcast(g, length, root));
   memcpy(&size, length->data, sizeof size);
   copy = lm_calloc((size_t)size + 1, 1);
-  if (!copy) TRY(LM_E_OOM);
+  if (!copy) return LM_E_OOM;
   if (size > 0) {
-    TRY(lm_tensor_empty(LM_U8, LM_DEVICE(LM_CPU, 0), 1, &size, LM_CONTIGUOUS, &body));
+    NEED(lm_tensor_empty(LM_U8, LM_DEVICE(LM_CPU, 0), 1, &size, LM_CONTIGUOUS, &body));
     if (g->rank == root) memcpy(body->data, data, n);
-    TRY(broadcast(g, body, root));
+    NEED(broadcast(g, body, root));
     memcpy(copy, body->data, (size_t)size);
   }
   *out = copy;
   *out_n = (size_t)size;
   copy = NULL;
-done:
-  lm_free(copy);
-  lm_release(length);
-  lm_release(body);
-  return status;
+  return LM_OK;
 }
 
 void lm_publish_failure(lm_group *g, const char *message) {

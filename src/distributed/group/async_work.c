@@ -95,10 +95,8 @@ static void *work_serve(void *arg) {
 
 static bool work_idle(lm_queue *q) {
   if (!q) return true;
-  pthread_mutex_lock(&q->lock);
-  bool yes = q->pending == 0;
-  pthread_mutex_unlock(&q->lock);
-  return yes;
+  LM_LOCKED(&q->lock);
+  return q->pending == 0;
 }
 
 lm_status lm_call_send(lm_exchange *c, lm_work **work) {
@@ -114,7 +112,7 @@ lm_status lm_call_send(lm_exchange *c, lm_work **work) {
     return status;
   }
   /* Everything that can fail comes before the seq is assigned, so a failed call was never made. */
-  status = lm_queue_of(core, &q);
+  status = lm_group_queue_get(core, &q);
   if (status == LM_OK) status = lm_queue_thread(q, &q->started, &q->thread, work_serve);
   if (status != LM_OK) {
     lm_call_clear(c);

@@ -1,4 +1,5 @@
 #include "distributed/group/backends.h"
+#include "base/thread.h"
 #include "distributed/group/call_timeouts.h"
 
 #include <stdio.h>
@@ -52,17 +53,16 @@ static bool is_of_devices(const char *backend) {
 }
 
 lm_status lm_backends_parse(const char *text, lm_backends *out) {
-  lm_status status = LM_OK;
   const lm_group_table *table;
   entry entries[LM_DEVICE_KINDS], one;
   bool named[LM_DEVICE_KINDS] = {false};
   size_t at = 0;
   *out = (lm_backends){.n = 0};
   if (!strpbrk(text, ":,")) {
-    TRY(lm_group_table_find(text, &table));
+    NEED(lm_group_table_find(text, &table));
     add_part(out, table, is_of_devices(text) ? ~(1u << LM_CPU) : ~0u);
     if (is_of_devices(text)) {
-      TRY(lm_group_table_find("gloo", &table));
+      NEED(lm_group_table_find("gloo", &table));
       add_part(out, table, 1u << LM_CPU);
     }
     snprintf(out->text, sizeof out->text, "%s", text);
@@ -70,12 +70,10 @@ lm_status lm_backends_parse(const char *text, lm_backends *out) {
   }
   for (const char *rest = text;; rest++) {
     size_t n = strcspn(rest, ",");
-    TRY(parse_entry(text, rest, n, &one));
-    if (named[one.kind]) {
-      status =
-          lm_fail(LM_E_ARG, "backend '%s': %s is listed twice", lm_ellipsize(text, 200), lm_device_kind_name(one.kind));
-      goto done;
-    }
+    NEED(parse_entry(text, rest, n, &one));
+    if (named[one.kind])
+      return lm_fail(LM_E_ARG, "backend '%s': %s is listed twice", lm_ellipsize(text, 200),
+                     lm_device_kind_name(one.kind));
     named[one.kind] = true;
     entries[one.kind] = one;
     rest += n;
@@ -83,14 +81,13 @@ lm_status lm_backends_parse(const char *text, lm_backends *out) {
   }
   for (int kind = 0; kind < LM_DEVICE_KINDS; kind++) {
     if (!named[kind]) continue;
-    TRY(lm_group_table_find(entries[kind].backend, &table));
+    NEED(lm_group_table_find(entries[kind].backend, &table));
     add_part(out, table, 1u << kind);
     at += (size_t)snprintf(out->text + at, sizeof out->text - at, "%s%s:%s", at ? "," : "", lm_device_kind_name(kind),
                            entries[kind].backend);
-    if (at >= sizeof out->text) TRY(lm_fail(LM_E_ARG, "backend '%s' is too long", lm_ellipsize(text, 200)));
+    if (at >= sizeof out->text) return lm_fail(LM_E_ARG, "backend '%s' is too long", lm_ellipsize(text, 200));
   }
-done:
-  return status;
+  return LM_OK;
 }
 
 /* ---- parts */
@@ -112,13 +109,12 @@ void lm_parts_make(lm_group_core *core, const lm_backends *backends) {
 static lm_part *parent_of(lm_group_core *core, const lm_group_table *table) {
   lm_world *w = core->world;
   lm_part *found = NULL;
-  pthread_mutex_lock(&w->lock);
+  LM_LOCKED(&w->lock);
   for (lm_group_core *c = w->groups; c; c = c->next) {
     if (c == core || core->id & LM_TWIN || c->id != 1 || c->g.size != w->size) continue;
     for (int i = 0; i < c->nparts; i++)
       if (c->part[i].g->table == table) found = &c->part[i];
   }
-  pthread_mutex_unlock(&w->lock);
   return found;
 }
 
@@ -133,14 +129,12 @@ static lm_status backends_split_part(lm_group_core *core, lm_group *g, int color
 }
 
 static lm_status open_part(lm_group_core *core, lm_part *part, int color) {
-  lm_status status;
-  TRY(backends_split_part(core, part->g, color));
+  NEED(backends_split_part(core, part->g, color));
   if (core->g.rank < 0) return LM_OK;
-  TRY(part->g->table->open(part->g));
+  NEED(part->g->table->open(part->g));
   if (!part->g->table->enqueues) return LM_OK;
-  status = lm_issuer_new(core, part);
+  lm_status status = lm_issuer_new(core, part);
   if (status != LM_OK) part->g->table->close(part->g);
-done:
   return status;
 }
 

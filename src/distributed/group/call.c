@@ -163,20 +163,18 @@ static bool share_memory(const lm_tensor *a, const lm_tensor *b) {
 }
 
 static lm_status call_copy(lm_tensor *from, lm_tensor *to) {
-  lm_tensor *written = NULL;
-  lm_status status = lm_op_run(LM_OP_copy_, &(lm_copy__args){.x = to, .src = from}, &written);
-  lm_release(written);
-  return status;
+  LM_OWNED *written = NULL;
+  return lm_op_run(LM_OP_copy_, &(lm_copy__args){.x = to, .src = from}, &written);
 }
 
 static lm_status dense_like(const lm_exchange *c, lm_tensor *t, bool keep, lm_tensor **out) {
   lm_device device = lm_call_device(c, t->device);
-  lm_tensor *dense = NULL;
-  lm_status status = lm_tensor_empty(t->dtype, device, t->ndim, t->size, LM_CONTIGUOUS, &dense);
-  if (status == LM_OK && keep) status = call_copy(t, dense);
-  if (status != LM_OK) lm_release(dense);
-  *out = status == LM_OK ? dense : NULL;
-  return status;
+  LM_OWNED *dense = NULL;
+  *out = NULL;
+  NEED(lm_tensor_empty(t->dtype, device, t->ndim, t->size, LM_CONTIGUOUS, &dense));
+  if (keep) NEED(call_copy(t, dense));
+  *out = lm_tensor_take(&dense);
+  return LM_OK;
 }
 
 /* Returns in *out a view of t's current memory, since lm_tensor_set_data may change t while the call waits. */

@@ -95,7 +95,7 @@ struct lm_queue {
 };
 
 /* Returns in *out the group's queue, created on first use; the group owns it. */
-lm_status lm_queue_of(lm_group_core *core, lm_queue **out);
+lm_status lm_group_queue_get(lm_group_core *core, lm_queue **out);
 void lm_queue_release(lm_queue *q); /* q may be NULL */
 /* Starts a thread of the queue unless *started; it takes no signals. */
 lm_status lm_queue_thread(lm_queue *q, bool *started, pthread_t *thread, void *(*run)(void *queue));

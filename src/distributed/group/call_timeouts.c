@@ -389,7 +389,7 @@ bool lm_world_cause(lm_world *w, lm_failure *out) {
 }
 
 lm_status lm_world_check(lm_world *w) {
-  lm_status status = lm_world_is_ours(w);
+  lm_status status = lm_world_check_process(w);
   const lm_failure *cause = lm_client_cause(w->client);
   if (status == LM_OK && cause) status = lm_fail_with_cause(NULL, cause);
   return status;

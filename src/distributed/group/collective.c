@@ -10,7 +10,7 @@
 
 /* Returns in *out a view of rank's part of `whole`, a contiguous tensor whose first dim holds n ranks' parts, each with
  * `like`'s sizes (NULL: 1/n of the first dim). */
-static lm_status collective_part_of(lm_tensor *whole, int n, int rank, const lm_tensor *like, lm_tensor **out) {
+static lm_status view_collective_part(lm_tensor *whole, int n, int rank, const lm_tensor *like, lm_tensor **out) {
   int64_t numel = whole->numel / n, offset = rank * numel, size[LM_MAX_DIMS], stride[LM_MAX_DIMS];
   int ndim = like ? like->ndim : whole->ndim;
   for (int d = 0; d < ndim; d++) size[d] = like ? like->size[d] : d == 0 ? whole->size[0] / n : whole->size[d];
@@ -28,12 +28,12 @@ static bool collective_holds(const lm_tensor *whole, int n, const lm_tensor *t) 
   return true;
 }
 
-static lm_status differs_in(const lm_tensor *a, const lm_tensor *b) {
+static lm_status difference(const lm_tensor *a, const lm_tensor *b) {
   return a->dtype != b->dtype ? LM_E_DTYPE : a->device != b->device ? LM_E_DEVICE : LM_E_SHAPE;
 }
 
-static lm_status differs(const lm_exchange *c, const lm_tensor *t, const lm_tensor *entry, int i) {
-  return lm_fail(differs_in(entry, t), "%s: tensor %d of the list must be %s %s on %s, got %s %s on %s",
+static lm_status fail_entry_differs(const lm_exchange *c, const lm_tensor *t, const lm_tensor *entry, int i) {
+  return lm_fail(difference(entry, t), "%s: tensor %d of the list must be %s %s on %s, got %s %s on %s",
                  lm_collective_name(c->call.kind), i + 1, lm_dtype_name(t->dtype), lm_shape_of(t),
                  lm_device_name(t->device), lm_dtype_name(entry->dtype), lm_shape_of(entry),
                  lm_device_name(entry->device));
@@ -48,7 +48,7 @@ static lm_status check_whole(const lm_exchange *c, const lm_tensor *t, const lm_
   int size = c->core->g.size;
   const char *name = lm_collective_name(c->call.kind);
   if (t && (w->dtype != t->dtype || w->device != t->device || !collective_holds(w, size, t)))
-    return lm_fail(differs_in(w, t), "%s: one tensor for all ranks must be %d times %s %s on %s, got %s %s on %s", name,
+    return lm_fail(difference(w, t), "%s: one tensor for all ranks must be %d times %s %s on %s, got %s %s on %s", name,
                    size, lm_dtype_name(t->dtype), lm_shape_of(t), lm_device_name(t->device), lm_dtype_name(w->dtype),
                    lm_shape_of(w), lm_device_name(w->device));
   if (!t && (w->ndim == 0 || w->size[0] % size != 0))
@@ -66,7 +66,7 @@ static lm_status check_list(const lm_exchange *c, const lm_tensor *t, int n, lm_
   const lm_tensor *like = t ? t : from[0];
   for (int i = 0; i < n; i++)
     if (from[i]->dtype != like->dtype || from[i]->device != like->device || (t && !lm_same_shape(from[i], t)))
-      return differs(c, like, from[i], i);
+      return fail_entry_differs(c, like, from[i], i);
   return LM_OK;
 }
 
@@ -92,9 +92,8 @@ static lm_status take_tensor(lm_exchange *c, lm_tensor *t, use as, lm_tensor **i
 
 /* Checks a list of a call, and makes from it the g->size tensors that the backend gets: to read, else to write. */
 static lm_status take_list(lm_exchange *c, const lm_tensor *t, int n, lm_tensor *const *from, bool read) {
-  lm_status status = LM_OK;
   int size = c->core->g.size;
-  lm_tensor *whole = NULL;
+  LM_OWNED *whole = NULL;
   NEED(check_list(c, t, n, from, !read));
   if (!read) NEED(check_apart(c, n, from));
   lm_tensor **list = lm_calloc((size_t)size, sizeof *list);
@@ -103,14 +102,12 @@ static lm_status take_list(lm_exchange *c, const lm_tensor *t, int n, lm_tensor 
   *(read ? &c->call.nin : &c->call.nout) = size;
   use as = read ? READ : WRITE;
   if (!is_whole(c, t, n, from)) {
-    for (int i = 0; i < n; i++) TRY(take_tensor(c, from[i], as, &list[i]));
+    for (int i = 0; i < n; i++) NEED(take_tensor(c, from[i], as, &list[i]));
     return LM_OK;
   }
-  TRY(take_tensor(c, from[0], as, &whole));
-  for (int i = 0; i < size; i++) TRY(collective_part_of(whole, size, i, t, &list[i]));
-done:
-  lm_release(whole);
-  return status;
+  NEED(take_tensor(c, from[0], as, &whole));
+  for (int i = 0; i < size; i++) NEED(view_collective_part(whole, size, i, t, &list[i]));
+  return LM_OK;
 }
 
 /* ---- the collectives */
@@ -161,7 +158,7 @@ static lm_status take_all_to_all(lm_exchange *c, const lm_group_call *a) {
   NEED(take_list(c, NULL, a->nout, a->out, false));
   NEED(take_list(c, NULL, a->nin, a->in, true));
   if (a->in[0]->dtype != a->out[0]->dtype || a->in[0]->device != a->out[0]->device)
-    return differs(c, a->in[0], a->out[0], 0);
+    return fail_entry_differs(c, a->in[0], a->out[0], 0);
   if (c->call.in[rank]->numel == c->call.out[rank]->numel) return LM_OK;
   return lm_fail_shapes("all_to_all", lm_text("inputs[%d]", rank + 1), lm_shape_of(c->call.in[rank]),
                         lm_text("outputs[%d]", rank + 1), lm_shape_of(c->call.out[rank]));

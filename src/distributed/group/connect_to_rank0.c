@@ -85,9 +85,9 @@ static lm_status start_store(opening *o) {
   const lm_world_config *config = o->config;
   bool by_address = o->w->locator.by == LM_BY_ADDRESS;
   if (!by_address) lm_random_hex(o->w->at.nonce, 16);
-  TRY(lm_locator_key(&o->w->locator, &o->w->at, config->token, o->job, &o->w->key));
+  NEED(lm_locator_key(&o->w->locator, &o->w->at, config->token, o->job, &o->w->key));
   char host[LM_ADDRESS_MAX];
-  TRY(lm_locator_host(&o->w->locator, host, &o->deadline));
+  NEED(lm_locator_host(&o->w->locator, host, &o->deadline));
   lm_server_config server = {.host = host,
                              .port = o->w->locator.port,
                              .size = config->size,
@@ -98,17 +98,16 @@ static lm_status start_store(opening *o) {
   double pause = first_pause, until = config->generation > 0 ? INFINITY : o->since + port_time;
   while ((status = lm_server_start(&server, &o->w->server)) == LM_E_IO && by_address && lm_seconds() < until) {
     lm_write(o->why, sizeof o->why, "%s", lm_error());
-    TRY(rendezvous_pause_for(o, &pause));
+    NEED(rendezvous_pause_for(o, &pause));
   }
-  if (status != LM_OK) goto done;
+  if (status != LM_OK) return status;
   o->why[0] = 0;
   snprintf(o->w->at.address, sizeof o->w->at.address, "%s", lm_server_address(o->w->server));
   pause = first_pause;
   until = o->w->locator.by == LM_BY_FILE ? lm_seconds() + port_time : 0; /* its file may still be locked */
   while ((status = lm_locator_publish(&o->w->locator, &o->w->at, &o->deadline)) == LM_E_STATE && lm_seconds() < until)
-    TRY(rendezvous_pause_for(o, &pause));
+    NEED(rendezvous_pause_for(o, &pause));
 
-done:
   return status;
 }
 
@@ -159,7 +158,7 @@ static lm_status rendezvous_join(opening *o, int fd, bool *again) {
   *again = false;
   if (!w->incoming.key) {
     status = lm_net_configured_host(fd, o->w->at.address, own);
-    if (status == LM_OK) status = lm_incoming_open(&w->incoming, own, &w->key, w->size, w->heartbeat_timeout);
+    if (status == LM_OK) status = lm_link_listener_open(&w->incoming, own, &w->key, w->size, w->heartbeat_timeout);
     if (status != LM_OK) {
       close(fd);
       goto done;
@@ -188,6 +187,7 @@ done:
     if (!*again) lm_client_fail(w->client, &failure, 0.2);
     lm_client_free(w->client);
     w->client = NULL;
+    lm_link_listener_close(&w->incoming); /* the next attempt listens again */
     lm_fail(status, "%s", failure.message);
   }
   return status;
@@ -217,7 +217,7 @@ lm_status lm_rendezvous(lm_world *w, const lm_world_config *config) {
   gethostname(o.host, sizeof o.host - 1);
   char chosen[LM_ADDRESS_MAX];
   NEED(lm_net_chosen_host("", chosen)); /* reports an error in the variable at once */
-  NEED(lm_locator_of(config->init_method, config->generation, &w->locator));
+  NEED(lm_locator_parse(config->init_method, config->generation, &w->locator));
   if (w->rank == 0) NEED(start_store(&o));
   NEED(rendezvous_enter(&o));
 

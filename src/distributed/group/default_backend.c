@@ -35,7 +35,7 @@ void lm_world_gpu_ids(lm_gpu_ids *out) {
 }
 
 /* Orders members by host, then by rank, since lm_client keeps members in rank order in memory. */
-static int by_host(const void *a, const void *b) {
+static int compare_hosts(const void *a, const void *b) {
   const lm_member *const *x = a, *const *y = b;
   int order = strcmp((*x)->host_id, (*y)->host_id);
   return order != 0 ? order : (*x > *y) - (*x < *y);
@@ -47,7 +47,7 @@ static uint64_t backends_gpu_of(const lm_member *m, int position) {
 
 /* Returns true if each rank has a GPU of its own; NCCL usually refuses two ranks on one GPU. Sorts `member`. */
 static bool all_have_gpus(int n, const lm_member **member) {
-  qsort(member, (size_t)n, sizeof *member, by_host);
+  qsort(member, (size_t)n, sizeof *member, compare_hosts);
   for (int first = 0, i = 0; i < n; i++) {
     if (strcmp(member[first]->host_id, member[i]->host_id) != 0) first = i;
     uint64_t gpu = backends_gpu_of(member[i], i - first);

@@ -17,7 +17,7 @@
 
 /* ---- streams */
 
-static lm_status issue_stream_of(lm_issuer *is, lm_device device, lm_stream **out) {
+static lm_status issue_stream(lm_issuer *is, lm_device device, lm_stream **out) {
   lm_stream **at = &is->stream[LM_DEVICE_KIND(device)][LM_DEVICE_ORDINAL(device)];
   lm_status status = *at ? LM_OK : lm_stream_new(device, -1, at);
   *out = *at;
@@ -60,7 +60,7 @@ static lm_status issue_check(const lm_exchange *c) {
   return status == LM_OK ? LM_OK : lm_fail_in(status, name);
 }
 
-static lm_status work_of(lm_exchange *c, lm_work **out) {
+static lm_status make_enqueued_work(lm_exchange *c, lm_work **out) {
   lm_status status;
   lm_issuer *is = c->part->issuer;
   lm_work *w = NULL;
@@ -147,7 +147,7 @@ lm_status lm_work_order(lm_work *w, int n, lm_tensor *const *t) {
   return take_over(w, s, n, t);
 }
 
-/* Does that for all tensors of an enqueued collective. */
+/* Orders later work on the current stream after an enqueued collective, for all its tensors. */
 static lm_status order_collective(lm_work *w) {
   const lm_exchange *c = &w->exchange;
   if (!w->event || lm_is_p2p(w)) return LM_OK;
@@ -172,7 +172,7 @@ static lm_status issue_enqueue(lm_issuer *is, int n, lm_work **w) {
     lm_call_written(first, LM_OK);
     return LM_OK;
   }
-  TRY(issue_stream_of(is, device_of(first), &s));
+  TRY(issue_stream(is, device_of(first), &s));
   before = lm_stream_current(s->device);
   if (!before) TRY(LM_E_STATE); /* the driver has set the message */
   for (int i = 0; i < n; i++) TRY(issue_order(&w[i]->exchange, s));
@@ -198,17 +198,16 @@ done:
 static void hand_to_watch(lm_issuer *is, lm_work *w, lm_status status) {
   if (status == LM_OK && !w->exchange.host)
     lm_call_clear(&w->exchange); /* freed memory waits for its streams by itself */
-  pthread_mutex_lock(&is->lock);
+  LM_LOCKED(&is->lock);
   lm_error_save(status, &w->outcome);
   w->enqueued = true;
-  pthread_mutex_unlock(&is->lock);
 }
 
 lm_status lm_issue(lm_exchange *c, lm_work **work) {
   lm_status status;
   lm_issuer *is = c->part->issuer;
   lm_work *w;
-  status = work_of(c, &w);
+  status = make_enqueued_work(c, &w);
   if (status != LM_OK) return status;
   pthread_mutex_lock(&is->calling);
   number_and_list(is, w);
@@ -227,30 +226,26 @@ lm_status lm_issue(lm_exchange *c, lm_work **work) {
 }
 
 lm_status lm_issue_batch(const lm_part *part, int n, lm_exchange *c, lm_work **works) {
-  lm_status status = LM_OK;
   lm_issuer *is = part->issuer;
-  lm_work **unit = lm_malloc((size_t)n * sizeof *unit);
+  LM_FREED lm_work **unit = lm_malloc((size_t)n * sizeof *unit);
   int k = 0;
   if (!unit) return LM_E_OOM;
   for (int i = 0; i < n; i++) {
     if (c[i].part != part) continue;
     lm_exchange one = c[i];
     c[i] = (lm_exchange){.part = NULL};
-    TRY(work_of(&one, &works[i]));
+    NEED(make_enqueued_work(&one, &works[i]));
     unit[k++] = works[i];
     if (device_of(&works[i]->exchange) != device_of(&unit[0]->exchange))
-      TRY(lm_fail_device("batch_isend_irecv", "all tensors",
-                         lm_text("on %s like the first", lm_device_name(device_of(&unit[0]->exchange))),
-                         lm_device_name(device_of(&works[i]->exchange))));
+      return lm_fail_device("batch_isend_irecv", "all tensors",
+                            lm_text("on %s like the first", lm_device_name(device_of(&unit[0]->exchange))),
+                            lm_device_name(device_of(&works[i]->exchange)));
   }
-  if (k == 0) goto done;
-  pthread_mutex_lock(&is->calling);
+  if (k == 0) return LM_OK;
+  LM_LOCKED(&is->calling);
   for (int i = 0; i < k; i++) number_and_list(is, unit[i]);
-  status = issue_enqueue(is, k, unit);
+  lm_status status = issue_enqueue(is, k, unit);
   for (int i = 0; i < k; i++) hand_to_watch(is, unit[i], status);
-  pthread_mutex_unlock(&is->calling);
-done:
-  lm_free(unit);
   return status;
 }
 

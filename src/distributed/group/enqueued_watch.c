@@ -40,25 +40,20 @@ typedef struct watch {
 /* ---- works */
 
 static lm_work *oldest(lm_issuer *is) {
-  pthread_mutex_lock(&is->lock);
-  lm_work *w = is->first;
-  pthread_mutex_unlock(&is->lock);
-  return w;
+  LM_LOCKED(&is->lock);
+  return is->first;
 }
 
 /* Returns the work after w. Only this thread removes works, so w is still in the list; new ones are appended. */
 static lm_work *watch_next_work(lm_issuer *is, lm_work *w) {
-  pthread_mutex_lock(&is->lock);
-  lm_work *next = w->next;
-  pthread_mutex_unlock(&is->lock);
-  return next;
+  LM_LOCKED(&is->lock);
+  return w->next;
 }
 
 static bool is_enqueued(lm_issuer *is, const lm_work *w, lm_status *early) {
-  pthread_mutex_lock(&is->lock);
+  LM_LOCKED(&is->lock);
   bool yes = w->enqueued;
   *early = w->outcome.status;
-  pthread_mutex_unlock(&is->lock);
   return yes;
 }
 
@@ -172,12 +167,11 @@ static lm_status check_work(watch *x, lm_work *w, bool *done) {
   lm_status early, status = LM_OK;
   *done = false;
   if (!is_enqueued(x->is, w, &early)) return LM_OK;
-  if (early == LM_E_STATE) TRY(lm_group_broken(x->is->g, w->outcome.message));
+  if (early == LM_E_STATE) NEED(lm_group_broken(x->is->g, w->outcome.message));
   if (!w->matched) return LM_OK;
-  if (early == LM_OK && w->event) TRY(lm_event_query(w->event, done));
+  if (early == LM_OK && w->event) NEED(lm_event_query(w->event, done));
   if (early != LM_OK || !w->event) *done = true;
   if (*done) status = check_health(x, true);
-done:
   return status;
 }
 
@@ -239,23 +233,19 @@ static void watch_end_all(watch *x) {
   for (lm_work *w; (w = oldest(is)) && is_enqueued(is, w, &early);) {
     watch_end_work(is, w, lm_error_restore(&is->failed));
   }
-  pthread_mutex_lock(&is->lock);
+  LM_LOCKED(&is->lock);
   pthread_cond_broadcast(&is->changed);
-  pthread_mutex_unlock(&is->lock);
 }
 
 /* ---- the thread */
 
 static lm_status watch_look(watch *x) {
-  lm_status status;
   lm_issuer *is = x->is;
   set_current_work(x, oldest(is), false);
-  if (is->ring) TRY(watch_exchange(x));
-  TRY(end_done_works(x));
-  TRY(check_health(x, false));
-  status = lm_group_check(is->g);
-done:
-  return status;
+  if (is->ring) NEED(watch_exchange(x));
+  NEED(end_done_works(x));
+  NEED(check_health(x, false));
+  return lm_group_check(is->g);
 }
 
 static void watch_sleep(watch *x, bool idle) {
@@ -317,7 +307,7 @@ static void *watch_calls(void *arg) {
 
 lm_status lm_issuer_start(lm_issuer *is) {
   lm_status status = LM_OK;
-  pthread_mutex_lock(&is->calling);
+  LM_LOCKED(&is->calling);
   if (is->started) goto done;
   is->kick = lm_wakeup_fd_new();
   if (is->kick < 0) TRY(lm_fail_cannot(LM_E_IO, "create an event descriptor", errno));
@@ -331,6 +321,5 @@ done:
     if (is->kick >= 0) close(is->kick);
     is->kick = -1;
   }
-  pthread_mutex_unlock(&is->calling);
   return status;
 }

@@ -67,30 +67,26 @@ static lm_status compare_settings(lm_world *w, const lm_bytes *own, const void *
 }
 
 static lm_status group_agree(lm_world *w, lm_group_core *core, const group_set *set) {
-  lm_status status = LM_OK;
-  lm_bytes own = {0};
-  void *theirs = NULL;
+  LM_OWNED_BYTES own = {0};
+  LM_FREED void *theirs = NULL;
   size_t size = 0;
   int64_t position;
   char key[48];
   lm_deadline p = {.deadline = lm_seconds() + core->timeout + 5, .wake_fd = -1, .check = check_waiting, .ctx = core};
-  TRY(put_settings(&own, w, core->backend, set));
+  NEED(put_settings(&own, w, core->backend, set));
   snprintf(key, sizeof key, "group/%u/came/%d", core->id, w->rank);
-  TRY(lm_client_set(w->client, key, "", 0));
+  NEED(lm_client_set(w->client, key, "", 0));
   snprintf(key, sizeof key, "group/%u/proposals", set->id);
-  TRY(lm_client_add(w->client, key, 1, &p, &position));
+  NEED(lm_client_add(w->client, key, 1, &p, &position));
   snprintf(key, sizeof key, "group/%u/proposal", set->id);
   if (position == 1) {
-    TRY(lm_client_set(w->client, key, own.data, own.n));
+    NEED(lm_client_set(w->client, key, own.data, own.n));
   } else {
-    TRY(lm_client_get(w->client, key, true, &p, NULL, &theirs, &size));
-    TRY(compare_settings(w, &own, theirs, size));
+    NEED(lm_client_get(w->client, key, true, &p, NULL, &theirs, &size));
+    NEED(compare_settings(w, &own, theirs, size));
   }
 
-done:
-  lm_bytes_free(&own);
-  lm_free(theirs);
-  return status;
+  return LM_OK;
 }
 
 /* ---- a group's core */
@@ -210,23 +206,21 @@ done:
 }
 
 lm_status lm_group_solo(lm_group **out) {
-  lm_status status = LM_OK;
   lm_backends backends;
   lm_group_core *core;
   *out = NULL;
-  TRY(lm_backends_parse("solo", &backends));
-  TRY(make_core(1, (int[]){1}, 1, 0, &core));
+  NEED(lm_backends_parse("solo", &backends));
+  NEED(make_core(1, (int[]){1}, 1, 0, &core));
   core->g.one_host = true;
   core->timeout = LM_DEFAULT_TIMEOUT;
   lm_parts_make(core, &backends);
-  status = lm_parts_open(core, 0);
+  lm_status status = lm_parts_open(core, 0);
   if (status == LM_OK) {
     *out = &core->g;
   } else {
     free_core(core);
   }
 
-done:
   return status;
 }
 

@@ -66,39 +66,39 @@ static int rank_before(const lm_host *h, int steps) { return (h->rank + h->size 
 
 /* ---- messages of a collective */
 
-static void drop(lm_host *h, bool sending, int peer, int lane) {
+static void forget_message(lm_host *h, bool sending, int peer, int lane) {
   lm_request **r = &h->under_way[peer][sending][lane];
   if (*r) h->by->forget(h->g, *r);
   *r = NULL;
 }
 
-static lm_status settle(lm_host *h, bool sending, int peer, int lane) {
+static lm_status wait_for_message(lm_host *h, bool sending, int peer, int lane) {
   lm_request *r = h->under_way[peer][sending][lane];
   lm_status status = r ? h->by->wait(h->g, r) : LM_OK;
-  drop(h, sending, peer, lane);
+  forget_message(h, sending, peer, lane);
   return status;
 }
 
-static lm_status post(lm_host *h, bool sending, int peer, int lane, char *data, size_t bytes) {
-  NEED(settle(h, sending, peer, lane));
+static lm_status post_message(lm_host *h, bool sending, int peer, int lane, char *data, size_t bytes) {
+  NEED(wait_for_message(h, sending, peer, lane));
   int rank = h->peers ? h->peers[peer] : peer;
   return h->by->post(h->g, sending, rank, lane, data, bytes, &h->under_way[peer][sending][lane]);
 }
 
 static lm_status post_send(lm_host *h, int peer, int lane, char *data, size_t bytes) {
-  return post(h, true, peer, lane, data, bytes);
+  return post_message(h, true, peer, lane, data, bytes);
 }
 
 static lm_status post_recv(lm_host *h, int peer, int lane, char *data, size_t bytes) {
-  return post(h, false, peer, lane, data, bytes);
+  return post_message(h, false, peer, lane, data, bytes);
 }
 
 /* Waits for a call's remaining messages; after an error, drops them. */
 static lm_status settle_all(lm_host *h, lm_status status) {
   for (int i = 0; i < h->size * 2 * LM_HOST_LANES; i++) {
     int peer = i / (2 * LM_HOST_LANES), sending = i / LM_HOST_LANES % 2, lane = i % LM_HOST_LANES;
-    if (status == LM_OK) status = settle(h, sending, peer, lane);
-    drop(h, sending, peer, lane);
+    if (status == LM_OK) status = wait_for_message(h, sending, peer, lane);
+    forget_message(h, sending, peer, lane);
   }
   return status;
 }
@@ -163,7 +163,7 @@ typedef struct blocks {
   size_t part; /* bytes of its part for each rank; the last ones may have less */
 } blocks;
 
-static blocks parts_of(const lm_host *h, span s) { return (blocks){NULL, s, lm_shared_part(s.bytes, h->size)}; }
+static blocks blocks_of_ranks(const lm_host *h, span s) { return (blocks){NULL, s, lm_shared_part(s.bytes, h->size)}; }
 
 static span stretch_of(span s, size_t at, size_t most) {
   size_t left = s.bytes > at ? s.bytes - at : 0;
@@ -192,9 +192,9 @@ static lm_status go_around(lm_host *h, const blocks *b, const fold *f, char *out
   for (size_t i = 0; i < steps + LANES; i++) {
     int l = (int)(i % LANES);
     size_t round = i / LANES % rounds, at = (i / (LANES * rounds) * LANES + i % LANES) * segment;
-    NEED(settle(h, false, before, l));
+    NEED(wait_for_message(h, false, before, l));
     if (f && lane[l].own.bytes) fold_into(*f, lane[l].result, lane[l].came, lane[l].own.data, lane[l].own.bytes);
-    NEED(settle(h, true, next, l));
+    NEED(wait_for_message(h, true, next, l));
     if (h->within) NEED(lm_shared_run_halves(h->within->shared, 2, h->within->half, BESIDE));
     if (i >= steps) continue;
     int coming = rank_before(h, 1 + (int)round) + (f ? h->size - 1 : 0);
@@ -224,22 +224,22 @@ static lm_status gather_small(lm_host *h, const blocks *b) {
   for (int steps = 1; steps < h->size; steps *= 2) {
     int count = steps < h->size - steps ? steps : h->size - steps, before = rank_before(h, steps);
     char *came = h->scratch + SCRATCH / 2;
-    if (steps > 1) NEED(settle(h, true, rank_after(h, steps / 2), 0)); /* scratch has been sent */
+    if (steps > 1) NEED(wait_for_message(h, true, rank_after(h, steps / 2), 0)); /* scratch has been sent */
     for (int i = 0; i < count; i++) memcpy(h->scratch + (size_t)i * bytes, block_of(b, rank_before(h, i)).data, bytes);
     NEED(post_recv(h, before, 0, came, (size_t)count * bytes));
     NEED(post_send(h, rank_after(h, steps), 0, h->scratch, (size_t)count * bytes));
-    NEED(settle(h, false, before, 0));
+    NEED(wait_for_message(h, false, before, 0));
     for (int i = 0; i < count; i++)
       memcpy(block_of(b, rank_before(h, steps + i)).data, came + (size_t)i * bytes, bytes);
   }
   return LM_OK;
 }
 
-static lm_status swap(lm_host *h, int peer, char *out, size_t out_bytes, char *in, size_t in_bytes) {
+static lm_status exchange_with_peer(lm_host *h, int peer, char *out, size_t out_bytes, char *in, size_t in_bytes) {
   NEED(post_recv(h, peer, 0, in, in_bytes));
   NEED(post_send(h, peer, 0, out, out_bytes));
-  NEED(settle(h, false, peer, 0));
-  return settle(h, true, peer, 0);
+  NEED(wait_for_message(h, false, peer, 0));
+  return wait_for_message(h, true, peer, 0);
 }
 
 /* Reduces s over ranks that differ in `bit` and lower bits (recursive halving): two ranks exchange halves, sum one
@@ -249,17 +249,17 @@ static lm_status reduce_by_bits(lm_host *h, span s, fold f, int bit) {
   int peer = h->rank ^ bit;
   bool upper = h->rank & bit;
   if (s.bytes <= WHOLE) {
-    NEED(swap(h, peer, s.data, s.bytes, h->scratch, s.bytes));
+    NEED(exchange_with_peer(h, peer, s.data, s.bytes, h->scratch, s.bytes));
     fold_into(f, s.data, upper ? h->scratch : s.data, upper ? s.data : h->scratch, s.bytes);
     return reduce_by_bits(h, s, f, bit / 2);
   }
   size_t half = s.bytes / 128 * 64;
   span low = {s.data, half}, high = {s.data + half, s.bytes - half}, own = upper ? high : low,
        other = upper ? low : high;
-  NEED(swap(h, peer, other.data, other.bytes, h->scratch, own.bytes));
+  NEED(exchange_with_peer(h, peer, other.data, other.bytes, h->scratch, own.bytes));
   fold_into(f, own.data, own.data, h->scratch, own.bytes);
   NEED(reduce_by_bits(h, own, f, bit / 2));
-  return swap(h, peer, own.data, own.bytes, other.data, other.bytes);
+  return exchange_with_peer(h, peer, own.data, own.bytes, other.data, other.bytes);
 }
 
 /* Reduces s by recursive halving over 2^k ranks; each rank above that sends s to one below and gets the result back. */
@@ -267,11 +267,11 @@ static lm_status reduce_small(lm_host *h, span s, fold f) {
   int ranks = 1;
   while (2 * ranks <= h->size) ranks *= 2;
   NEED(make_scratch(h));
-  if (h->rank >= ranks) return swap(h, h->rank - ranks, s.data, s.bytes, s.data, s.bytes);
+  if (h->rank >= ranks) return exchange_with_peer(h, h->rank - ranks, s.data, s.bytes, s.data, s.bytes);
   int extra = h->rank + ranks;
   if (extra < h->size) {
     NEED(post_recv(h, extra, 0, h->scratch, s.bytes));
-    NEED(settle(h, false, extra, 0));
+    NEED(wait_for_message(h, false, extra, 0));
     fold_into(f, s.data, s.data, h->scratch, s.bytes);
   }
   NEED(reduce_by_bits(h, s, f, ranks / 2));
@@ -288,8 +288,8 @@ static lm_status reduce_pair(lm_host *h, span s, fold f) {
     int l = (int)(at / segment % LANES);
     char *came = h->scratch + l * SEGMENT;
     span next = stretch_of(s, at, segment);
-    NEED(settle(h, false, peer, l));
-    NEED(settle(h, true, peer, l));
+    NEED(wait_for_message(h, false, peer, l));
+    NEED(wait_for_message(h, true, peer, l));
     if (at >= LANES * segment) {
       span sum = stretch_of(s, at - LANES * segment, segment);
       fold_into(f, sum.data, h->rank ? came : sum.data, h->rank ? sum.data : came, sum.bytes);
@@ -302,7 +302,7 @@ static lm_status reduce_pair(lm_host *h, span s, fold f) {
 }
 
 static lm_status all_reduce(lm_host *h, span s, fold f) {
-  blocks parts = parts_of(h, s);
+  blocks parts = blocks_of_ranks(h, s);
   int64_t small = lm_max(SMALL, (int64_t)h->size * WHOLE);
   if (h->size == 2 && s.bytes > WHOLE) return reduce_pair(h, s, f);
   if ((int64_t)parts.whole.bytes <= lm_min(small, SCRATCH)) return reduce_small(h, parts.whole, f);
@@ -311,9 +311,9 @@ static lm_status all_reduce(lm_host *h, span s, fold f) {
 }
 
 /* Reduces one part at each rank, then sends all parts to the root; the other ranks' tensors are only read. */
-static lm_status reduce(lm_host *h, lm_tensor *t, int root, fold f) {
+static lm_status reduce_to_root(lm_host *h, lm_tensor *t, int root, fold f) {
   int rank = h->rank;
-  blocks parts = parts_of(h, span_of(t));
+  blocks parts = blocks_of_ranks(h, span_of(t));
   lm_free(h->sum);
   h->sum = rank == root ? NULL : lm_malloc(parts.part);
   if (rank != root && !h->sum) return LM_E_OOM;
@@ -340,7 +340,7 @@ static lm_status pass_down(lm_host *h, lm_tensor *t, int root) {
   while (lowest < size && !(number & lowest)) lowest *= 2;
   NEED(notify_next(h));
   if (number) NEED(post_recv(h, parent, 0, t->data, lm_nbytes(t)));
-  if (number) NEED(settle(h, false, parent, 0));
+  if (number) NEED(wait_for_message(h, false, parent, 0));
   for (int bit = lowest / 2; bit > 0; bit /= 2)
     if (number + bit < size) NEED(post_send(h, (number + bit + root) % size, 0, t->data, lm_nbytes(t)));
   return LM_OK;
@@ -348,7 +348,7 @@ static lm_status pass_down(lm_host *h, lm_tensor *t, int root) {
 
 /* Sends in[r] to each rank r, and receives out[r] from it. A gather has only the root's `out`, to which the others send
  * t, and a scatter only its `in`, from which they receive t. */
-static lm_status exchange(lm_host *h, const lm_group_call *c) {
+static lm_status exchange_tensors(lm_host *h, const lm_group_call *c) {
   const lm_tensor *from = c->in ? c->in[h->rank] : c->t;
   lm_tensor *to = c->out ? c->out[h->rank] : c->t;
   if ((c->in || c->out) && from->numel > 0) memmove(to->data, from->data, lm_nbytes(from));
@@ -366,30 +366,30 @@ static lm_status exchange(lm_host *h, const lm_group_call *c) {
 }
 
 /* Runs a dissemination barrier: after round k a rank has heard from the 2^k ranks before it. */
-static lm_status meet(lm_host *h) {
+static lm_status run_barrier(lm_host *h) {
   for (int steps = 1; steps < h->size; steps *= 2) {
     int before = rank_before(h, steps);
     NEED(post_send(h, rank_after(h, steps), 0, NULL, 0));
     NEED(post_recv(h, before, 0, NULL, 0));
-    NEED(settle(h, false, before, 0));
+    NEED(wait_for_message(h, false, before, 0));
   }
   return LM_OK;
 }
 
-static lm_status run(lm_host *h, const lm_group_call *c) {
+static lm_status run_call(lm_host *h, const lm_group_call *c) {
   lm_tensor *t = c->t;
   switch (c->kind) {
     case LM_ALL_REDUCE: return all_reduce(h, span_of(t), (fold){t->dtype, c->op, 0});
     case LM_BROADCAST: return pass_down(h, t, c->root);
-    case LM_REDUCE: return reduce(h, t, c->root, fold_of(h, c));
+    case LM_REDUCE: return reduce_to_root(h, t, c->root, fold_of(h, c));
     case LM_ALL_GATHER:
       memmove(c->out[h->rank]->data, t->data, lm_nbytes(t));
       if (lm_nbytes(t) * (size_t)h->size <= SMALL) return gather_small(h, &(blocks){.list = c->out});
       return go_around(h, &(blocks){.list = c->out}, NULL, NULL);
     case LM_REDUCE_SCATTER: return go_around(h, &(blocks){.list = c->in}, (fold[]){fold_of(h, c)}, t->data);
-    case LM_SCATTER: NEED(notify_next(h)); return exchange(h, c);
-    case LM_BARRIER: return meet(h);
-    default: return exchange(h, c); /* gather, all_to_all */
+    case LM_SCATTER: NEED(notify_next(h)); return exchange_tensors(h, c);
+    case LM_BARRIER: return run_barrier(h);
+    default: return exchange_tensors(h, c); /* gather, all_to_all */
   }
 }
 
@@ -397,7 +397,8 @@ static lm_status run(lm_host *h, const lm_group_call *c) {
 static lm_status exchange_messages(lm_host *h, const lm_group_call *c, const span *part) {
   lm_host *members = part ? h->across : h;
   if (h->by->begin) NEED(h->by->begin(h->g));
-  lm_status status = settle_all(members, part ? all_reduce(members, *part, (fold){c->t->dtype, c->op, 0}) : run(h, c));
+  lm_status status =
+      settle_all(members, part ? all_reduce(members, *part, (fold){c->t->dtype, c->op, 0}) : run_call(h, c));
   if (h->by->end) h->by->end(h->g);
   return status;
 }

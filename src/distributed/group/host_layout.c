@@ -9,7 +9,7 @@ static const char *host_id_of(const lm_group *g, int rank) {
   return lm_client_member(g->core->world->client, g->ranks[rank])->host_id;
 }
 
-lm_status lm_host_layout_of(const lm_group *g, lm_host_layout **out) {
+lm_status lm_host_layout_get(const lm_group *g, lm_host_layout **out) {
   size_t size = (size_t)g->size;
   lm_host_layout *l = *out = lm_calloc(1, sizeof *l + 5 * size * sizeof(int));
   if (!l) return LM_E_OOM;

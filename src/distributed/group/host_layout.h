@@ -12,4 +12,4 @@ typedef struct lm_host_layout {
   const int *across; /* [hosts] each host's rank number `index`; undefined if index >= columns */
 } lm_host_layout;
 
-lm_status lm_host_layout_of(const lm_group *g, lm_host_layout **out);
+lm_status lm_host_layout_get(const lm_group *g, lm_host_layout **out);

@@ -35,10 +35,8 @@ void lm_issuer_release(lm_issuer *is) {
 }
 
 lm_status lm_issuer_check(lm_issuer *is) {
-  pthread_mutex_lock(&is->lock);
-  lm_status status = lm_error_restore(&is->failed);
-  pthread_mutex_unlock(&is->lock);
-  return status;
+  LM_LOCKED(&is->lock);
+  return lm_error_restore(&is->failed);
 }
 
 void lm_issuer_hold(lm_issuer *is, bool hold) {

@@ -36,7 +36,7 @@ static bool match_meets(const lm_request *r, const lm_wire_head *h, int peer) {
 }
 
 /* Returns true if a message conflicts with the current collective: an earlier seq, or its seq with another hash. */
-static bool conflicts(const lm_transport *e, const lm_wire_head *h) {
+static bool call_conflicts(const lm_transport *e, const lm_wire_head *h) {
   const lm_ticket *theirs = &h->ticket, *ours = &e->call;
   if (!theirs->seq || !ours->seq) return false;
   return theirs->seq < ours->seq || (theirs->seq == ours->seq && theirs->hash != ours->hash);
@@ -51,7 +51,7 @@ static void match_mismatch(lm_transport *e, int peer, const lm_ticket *theirs) {
 }
 
 /* Returns true if hash and size of a message equal r's; otherwise r (send, receive) or the collective fails. */
-static bool agrees(lm_transport *e, lm_request *r, const lm_wire_head *h, int peer) {
+static bool require_same_call(lm_transport *e, lm_request *r, const lm_wire_head *h, int peer) {
   bool same = r->out.head.ticket.hash == h->ticket.hash;
   if (same && r->bytes == h->bytes) return true;
   lm_ticket theirs = h->ticket;
@@ -146,7 +146,7 @@ void lm_transport_head_arrived(lm_transport *e, int peer) {
   w->receiving = NULL;
   w->storing = NULL;
   if (h->kind == LM_WIRE_CREDIT || h->kind == LM_WIRE_GOODBYE) return;
-  if (conflicts(e, h)) {
+  if (call_conflicts(e, h)) {
     match_mismatch(e, peer, &h->ticket);
     return;
   }
@@ -158,13 +158,13 @@ void lm_transport_head_arrived(lm_transport *e, int peer) {
         return;
       }
       w->consumed += lm_wire_cost(h->bytes);
-      if (agrees(e, r, h, peer)) receive_into(w, r, peer);
+      if (require_same_call(e, r, h, peer)) receive_into(w, r, peer);
       return;
     case LM_WIRE_OFFER:
       r = find_posted(e, h, peer);
       if (!r) {
         store_message(e, w, peer);
-      } else if (agrees(e, r, h, peer)) {
+      } else if (require_same_call(e, r, h, peer)) {
         r->id = h->id;
         r->from = peer;
         if (!r->requested) lm_transport_request_data(e, r, peer);
@@ -173,11 +173,11 @@ void lm_transport_head_arrived(lm_transport *e, int peer) {
     case LM_WIRE_READY:
       r = find_offered(e, h, peer);
       if (!r && !h->id) store_message(e, w, peer);
-      if (r && agrees(e, r, h, peer)) send_data(e, r);
+      if (r && require_same_call(e, r, h, peer)) send_data(e, r);
       return;
     case LM_WIRE_BODY: /* the data is dropped if its receive was forgotten */
       r = find_posted(e, h, peer);
-      if (r && agrees(e, r, h, peer)) receive_into(w, r, peer);
+      if (r && require_same_call(e, r, h, peer)) receive_into(w, r, peer);
       return;
     default: return;
   }
@@ -199,7 +199,7 @@ bool lm_transport_match_receive(lm_transport *e, lm_request *r) {
     size_t left = w->storing == k ? w->left : 0;
     if (w->storing == k) w->storing = NULL, w->into = NULL;
     if (h->kind == LM_WIRE_EAGER) w->consumed += lm_wire_cost(h->bytes);
-    if (!agrees(e, r, h, k->peer)) {
+    if (!require_same_call(e, r, h, k->peer)) {
       lm_free(k);
       return true;
     }
@@ -229,7 +229,7 @@ bool lm_transport_match_send(lm_transport *e, lm_request *r) {
     const lm_wire_head *h = &(*at)->head;
     if (h->kind != LM_WIRE_READY || !match_meets(r, h, (*at)->peer)) continue;
     lm_unmatched_message *k = take_unmatched(e, at);
-    if (agrees(e, r, h, k->peer)) lm_transport_queue_message(e, r->peer, r, LM_WIRE_BODY, true);
+    if (require_same_call(e, r, h, k->peer)) lm_transport_queue_message(e, r->peer, r, LM_WIRE_BODY, true);
     lm_free(k);
     return true;
   }
@@ -239,7 +239,7 @@ bool lm_transport_match_send(lm_transport *e, lm_request *r) {
 void lm_transport_find_mismatch(lm_transport *e) {
   e->mismatched = false;
   for (const lm_unmatched_message *k = e->unmatched; k; k = k->next)
-    if (conflicts(e, &k->head)) match_mismatch(e, k->peer, &k->head.ticket);
+    if (call_conflicts(e, &k->head)) match_mismatch(e, k->peer, &k->head.ticket);
 }
 
 void lm_transport_drop_unmatched(lm_transport *e) {

@@ -88,12 +88,11 @@ static void transport_start_link(lm_transport *e, int peer, int fd) {
 
 static void accepted(void *ctx, int peer, int fd) {
   lm_transport *e = ctx;
-  pthread_mutex_lock(&e->lock);
+  LM_LOCKED(&e->lock);
   if (peer <= e->g->rank || peer >= e->g->size || e->wire[peer].state != LM_WIRE_NONE)
     close(fd);
   else
     transport_start_link(e, peer, fd);
-  pthread_mutex_unlock(&e->lock);
 }
 
 /* Opens the link to a lower rank, with the lock released meanwhile; a higher rank connects to this one by itself. */
@@ -122,10 +121,9 @@ static struct pollfd transport_poll_entry(const lm_wire *w) {
 
 int lm_transport_polls(lm_transport *e, struct pollfd *polls, int most) {
   int n = 0;
-  pthread_mutex_lock(&e->lock);
+  LM_LOCKED(&e->lock);
   for (int p = 0; p < e->g->size && n < most; p++)
     if (e->wire[p].state == LM_WIRE_OPEN) polls[n++] = transport_poll_entry(&e->wire[p]);
-  pthread_mutex_unlock(&e->lock);
   return n;
 }
 
@@ -226,17 +224,16 @@ lm_status lm_transport_post(lm_transport *e, bool sending, int peer, uint64_t sl
 }
 
 lm_status lm_transport_wait(lm_transport *e, lm_request *r) {
-  lm_status status = LM_OK;
   bool may_spin = lm_group_may_spin(e->g), watch_cause = true;
   double spin_until = 0;
-  pthread_mutex_lock(&e->lock);
+  LM_LOCKED(&e->lock);
   while (!r->done || r->spoiled) {
-    TRY(check_links(e, r));
-    if (r->peer >= 0) TRY(transport_open_link(e, r->peer));
+    NEED(check_links(e, r));
+    if (r->peer >= 0) NEED(transport_open_link(e, r->peer));
     bool moved = transport_progress(e, true);
     if (r->done) continue;
     pthread_mutex_unlock(&e->lock);
-    status = lm_group_check(e->g);
+    lm_status status = lm_group_check(e->g);
     bool spin = may_spin && !moved && status == LM_OK;
     if (spin) {
       double now = lm_seconds();
@@ -245,7 +242,7 @@ lm_status lm_transport_wait(lm_transport *e, lm_request *r) {
       if (spin) sched_yield(); /* another thread may have work for this core */
     }
     pthread_mutex_lock(&e->lock);
-    TRY(status);
+    NEED(status);
     if (moved) spin_until = 0;
     if (moved || r->done || (spin && e->open <= FEW_LINKS)) continue;
     if (e->polling) {
@@ -255,9 +252,7 @@ lm_status lm_transport_wait(lm_transport *e, lm_request *r) {
       watch_cause = !e->polled[1].revents; /* readable for good: must not spin if the check passes */
     }
   }
-done:
-  pthread_mutex_unlock(&e->lock);
-  return status;
+  return LM_OK;
 }
 
 lm_status lm_transport_test(lm_transport *e, lm_request *r, bool *done) {
@@ -317,9 +312,8 @@ lm_status lm_transport_begin(lm_transport *e) {
 }
 
 void lm_transport_end(lm_transport *e) {
-  pthread_mutex_lock(&e->lock);
+  LM_LOCKED(&e->lock);
   e->call.seq = 0;
-  pthread_mutex_unlock(&e->lock);
 }
 
 lm_status lm_transport_peek(lm_transport *e) {

@@ -66,7 +66,7 @@ void lm_transport_request_data(lm_transport *e, lm_request *r, int peer);
 
 /* Handles a head that came from peer: matches it and sets the address for its data. */
 void lm_transport_head_arrived(lm_transport *e, int peer);
-/* Handles the end of that message's data: finishes its receive. */
+/* Finishes the receive of the message whose data has arrived from peer completely. */
 void lm_transport_data_arrived(lm_transport *e, int peer);
 /* Match a new receive with a kept message, or a new send with a kept READY; true if there was one. */
 bool lm_transport_match_receive(lm_transport *e, lm_request *r);

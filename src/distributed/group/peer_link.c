@@ -71,7 +71,7 @@ lm_status lm_link_connect(lm_group *g, int peer, int *fd) {
 }
 
 lm_status lm_link_accept(lm_group *g, lm_link_fn fn, void *ctx) {
-  return lm_incoming_accept(&g->core->world->incoming, listener_id_of(g), g->size, fn, ctx);
+  return lm_link_listener_accept(&g->core->world->incoming, listener_id_of(g), g->size, fn, ctx);
 }
 
-void lm_link_forget(lm_world *w, uint32_t group) { lm_incoming_forget(&w->incoming, (uint64_t)group << 32, 32); }
+void lm_link_forget(lm_world *w, uint32_t group) { lm_link_listener_forget(&w->incoming, (uint64_t)group << 32, 32); }

@@ -23,7 +23,7 @@ enum { BUILT_IN = sizeof built_in / sizeof *built_in };
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static backend *loaded; /* list under `lock`; never freed */
 
-static lm_status backend_unknown(const char *name) {
+static lm_status fail_backend_unknown(const char *name) {
   static const char *const ours[] = {"nccl", "mpi"};
   lm_plugin_names *all = lm_malloc(sizeof *all);
   if (!all) return LM_E_OOM;
@@ -97,5 +97,5 @@ lm_status lm_group_table_find(const char *name, const lm_group_table **out) {
     if (strcmp(b->name, name) == 0) *out = b->table;
   if (!*out) status = backend_load(name, out);
   pthread_mutex_unlock(&lock);
-  return status == LM_OK && !*out ? backend_unknown(name) : status;
+  return status == LM_OK && !*out ? fail_backend_unknown(name) : status;
 }

@@ -49,11 +49,10 @@ static void p2p_step(lm_work *w, bool wait) {
 /* Waits until no other thread drives w and marks it busy; false if it is done instead. */
 static bool p2p_claim(lm_work *w) {
   lm_queue *q = w->queue;
-  pthread_mutex_lock(&q->lock);
+  LM_LOCKED(&q->lock);
   while (w->busy && !lm_work_is_done(w)) pthread_cond_wait(&q->finished, &q->lock);
   bool mine = !lm_work_is_done(w);
   if (mine) w->busy = true;
-  pthread_mutex_unlock(&q->lock);
   return mine;
 }
 
@@ -195,7 +194,7 @@ static lm_status p2p_post(lm_exchange *c, bool alone, lm_work **out) {
   lm_queue *q = NULL;
   lm_work *w = NULL;
   lm_group *g = c->g;
-  TRY(lm_queue_of(c->core, &q));
+  TRY(lm_group_queue_get(c->core, &q));
   if (alone) TRY(lm_queue_thread(q, &q->carrying, &q->carrier, p2p_carry));
   TRY(lm_work_new(q, NULL, c, &w));
   if (lm_log_on(LM_LOG_DIST)) lm_log(LM_LOG_DIST, "group %u: %s", g->core->id, w->exchange.ticket.what);

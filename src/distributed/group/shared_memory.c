@@ -84,7 +84,7 @@ static lm_shared *map_file(int n, int fd, size_t bytes) {
   return s;
 }
 
-static bool allowed(void) { return lm_variable_is_on(LM_VAR_SHM, true); }
+static bool is_shm_allowed(void) { return lm_variable_is_on(LM_VAR_SHM, true); }
 
 static int shared_make_file(int n, size_t bytes) {
   int fd = lm_fd_above_stdio(memfd_create("luminary", MFD_CLOEXEC | MFD_ALLOW_SEALING));
@@ -102,7 +102,7 @@ static lm_shared *join_file(int n, const char *offer, size_t bytes) {
   long pid;
   int its_fd, seals, fd;
   char nonce[2 * NONCE + 1], path[64];
-  if (!allowed() || sscanf(offer, "%ld %d %64[0-9a-f]", &pid, &its_fd, nonce) != 3) return NULL;
+  if (!is_shm_allowed() || sscanf(offer, "%ld %d %64[0-9a-f]", &pid, &its_fd, nonce) != 3) return NULL;
   snprintf(path, sizeof path, "/proc/%ld/fd/%d", pid, its_fd);
   fd = lm_fd_above_stdio(open(path, O_RDWR | O_CLOEXEC | O_NOCTTY | O_NONBLOCK));
   if (fd < 0) return NULL;
@@ -143,7 +143,7 @@ typedef struct offer {
 static lm_status make_offer(lm_group *g, const lm_host_layout *at, const lm_ticket *ticket, size_t bytes, int *fd,
                             lm_shared **segment) {
   offer o = {.ticket = *ticket};
-  if (allowed()) *fd = shared_make_file(at->n, bytes);
+  if (is_shm_allowed()) *fd = shared_make_file(at->n, bytes);
   if (*fd >= 0) *segment = map_file(at->n, *fd, bytes);
   if (*segment) {
     head *h = (head *)(*segment)->map;
@@ -205,25 +205,22 @@ static lm_status agree_alone(lm_group *g, const lm_host_layout *at, size_t bytes
 }
 
 lm_status lm_shared_open(lm_group *g, size_t bytes, lm_shared **out) {
-  lm_status status = LM_OK;
-  lm_host_layout *at = NULL;
+  LM_FREED lm_host_layout *at = NULL;
   *out = NULL;
   if (g->size == 1) return LM_OK;
-  TRY(lm_host_layout_of(g, &at));
-  if (at->hosts == g->size) goto done;
+  NEED(lm_host_layout_get(g, &at));
+  if (at->hosts == g->size) return LM_OK;
   /* Within a collective, perhaps on the queue's thread, sharing is part of that call. */
   const lm_ticket *call = lm_group_ticket(g);
-  TRY(call->seq > 0 ? shared_agree(g, at, call, bytes, out) : agree_alone(g, at, bytes, out));
+  NEED(call->seq > 0 ? shared_agree(g, at, call, bytes, out) : agree_alone(g, at, bytes, out));
   if (lm_log_on(LM_LOG_DIST))
     lm_log(LM_LOG_DIST, "group %u: %zu bytes a rank %s by the ranks of each of %d host%s", g->core->id, bytes,
            *out ? "shared" : "cannot be shared", at->hosts, at->hosts > 1 ? "s" : "");
-  if (!*out) goto done;
+  if (!*out) return LM_OK;
   (*out)->g = g;
   (*out)->at = at;
   at = NULL;
-done:
-  lm_free(at);
-  return status;
+  return LM_OK;
 }
 
 void lm_shared_retain(lm_shared *s) { atomic_fetch_add_explicit(&s->rc, 1, memory_order_relaxed); }
@@ -241,10 +238,10 @@ lm_ticket *lm_shared_ticket(const lm_shared *s, int rank, int which) { return &s
 
 /* ---- flags */
 
-static bool reached(uint32_t now, uint32_t value) { return (int32_t)(now - value) >= 0; }
+static bool is_at_least(uint32_t now, uint32_t value) { return (int32_t)(now - value) >= 0; }
 
 static bool has_reached(const struct flag *f, uint32_t value) {
-  return reached(atomic_load_explicit(&f->value, memory_order_acquire), value);
+  return is_at_least(atomic_load_explicit(&f->value, memory_order_acquire), value);
 }
 
 bool lm_shared_reached(const lm_shared *s, int rank, int flag, uint32_t value) {
@@ -286,7 +283,7 @@ lm_status lm_shared_wait(lm_shared *s, int rank, int flag, uint32_t value) {
     atomic_fetch_add(&f->waiters, 1);
     uint32_t now = atomic_load(&f->value);
     struct timespec time = {.tv_nsec = sleep_time};
-    if (!reached(now, value)) syscall(SYS_futex, &f->value, FUTEX_WAIT, now, &time, NULL, 0);
+    if (!is_at_least(now, value)) syscall(SYS_futex, &f->value, FUTEX_WAIT, now, &time, NULL, 0);
     atomic_fetch_sub(&f->waiters, 1);
     if (has_reached(f, value)) return LM_OK;
   }

@@ -74,7 +74,7 @@ static char *chunk_of(const lm_shared_all_reduce *l, int rank, uint64_t chunk) {
   return lm_shared_region(l->shared, rank) + 2 * SMALL + (chunk & 1) * CHUNK;
 }
 
-static lm_status meet(lm_shared_all_reduce *l) {
+static lm_status wait_for_ranks(lm_shared_all_reduce *l) {
   lm_status status = LM_OK;
   l->turn++;
   lm_shared_post(l->shared, FLAG, l->turn);
@@ -87,7 +87,7 @@ lm_status lm_shared_meet(lm_shared_all_reduce *l, lm_group *g) {
   int which = (l->turn + 1) & 1;
   const lm_ticket *mine = lm_group_ticket(g);
   *lm_shared_ticket(l->shared, l->rank, which) = *mine;
-  lm_status status = meet(l);
+  lm_status status = wait_for_ranks(l);
   for (int r = 0; r < l->size && status == LM_OK; r++) {
     const lm_ticket *theirs = lm_shared_ticket(l->shared, r, which);
     if (!lm_tickets_agree(theirs, mine))
@@ -124,7 +124,7 @@ typedef struct span { /* bytes of the tensor */
   size_t begin, end;
 } span;
 
-static job job_of(lm_shared_all_reduce *l, lm_dtype dtype, lm_reduce_op op, char *data, size_t bytes, int parts) {
+static job make_job(lm_shared_all_reduce *l, lm_dtype dtype, lm_reduce_op op, char *data, size_t bytes, int parts) {
   size_t part = lm_shared_part(bytes, parts), most = (size_t)CHUNK / (size_t)parts / LINE * LINE;
   return (job){.l = l,
                .data = data,
@@ -191,7 +191,7 @@ static void collect(const job *j, uint64_t k) {
 }
 
 static lm_status reduce_large(lm_shared_all_reduce *l, lm_group *g, lm_tensor *t, lm_reduce_op op, size_t bytes) {
-  const job j = job_of(l, t->dtype, op, t->data, bytes, l->size);
+  const job j = make_job(l, t->dtype, op, t->data, bytes, l->size);
   uint64_t chunks = chunks_of(&j);
   l->chunk += chunks;
   for (uint64_t k = 0; k < chunks + 2; k++) {
@@ -199,7 +199,7 @@ static lm_status reduce_large(lm_shared_all_reduce *l, lm_group *g, lm_tensor *t
     if (k >= 1 && k <= chunks) reduce_slice(&j, k - 1);
     if (k >= 2) collect(&j, k - 2);
     if (k > chunks) break; /* the last collecting needs no meeting */
-    NEED(k == 0 ? lm_shared_meet(l, g) : meet(l));
+    NEED(k == 0 ? lm_shared_meet(l, g) : wait_for_ranks(l));
   }
   return LM_OK;
 }
@@ -228,7 +228,7 @@ static lm_status all_are_here(lm_shared_all_reduce *l, bool wait, bool *here) {
 
 /* Runs up to *steps steps of h, all if *steps < 0; *complete: none is left. */
 static lm_status run_half(lm_shared_all_reduce *l, lm_shared_half *h, int *steps, bool *complete) {
-  job j = job_of(l, h->dtype, h->op, h->data, h->bytes, h->parts);
+  job j = make_job(l, h->dtype, h->op, h->data, h->bytes, h->parts);
   uint64_t chunks = l->size > 1 && h->bytes > 0 ? chunks_of(&j) : 0; /* a rank alone on its host has its sums */
   for (; chunks > 0 && h->done <= chunks && *steps != 0; --*steps) {
     uint64_t k = h->done;

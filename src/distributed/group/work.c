@@ -99,22 +99,15 @@ lm_status lm_queue_thread(lm_queue *q, bool *started, pthread_t *thread, void *(
   return status;
 }
 
-lm_status lm_queue_of(lm_group_core *core, lm_queue **out) {
-  lm_status status = LM_OK;
-  pthread_mutex_lock(&core->lock);
-  lm_queue *q = core->queue;
-  if (!q) {
-    q = lm_calloc(1, sizeof *q);
-    if (!q) TRY(LM_E_OOM);
-    atomic_init(&q->rc, 1);
-    pthread_mutex_init(&q->lock, NULL);
-    lm_cond_init(&q->more);
-    lm_cond_init(&q->posting);
-    lm_cond_init(&q->finished);
-    core->queue = q;
-  }
-done:
-  pthread_mutex_unlock(&core->lock);
-  *out = q;
-  return status;
+lm_status lm_group_queue_get(lm_group_core *core, lm_queue **out) {
+  LM_LOCKED(&core->lock);
+  if ((*out = core->queue)) return LM_OK;
+  lm_queue *q = *out = core->queue = lm_calloc(1, sizeof *q);
+  if (!q) return LM_E_OOM;
+  atomic_init(&q->rc, 1);
+  pthread_mutex_init(&q->lock, NULL);
+  lm_cond_init(&q->more);
+  lm_cond_init(&q->posting);
+  lm_cond_init(&q->finished);
+  return LM_OK;
 }

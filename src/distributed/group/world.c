@@ -1,6 +1,5 @@
 #include "distributed/group/world.h"
 
-#include <pthread.h>
 #include <stdatomic.h>
 #include <string.h>
 #include <unistd.h>
@@ -8,6 +7,7 @@
 #include "base/bytes.h"
 #include "base/mem.h"
 #include "base/message.h"
+#include "base/thread.h"
 #include "distributed/group/world_core.h"
 #include "distributed/store/sigterm.h"
 
@@ -29,7 +29,7 @@ __attribute__((constructor)) static void watch_forks(void) { pthread_atfork(NULL
 
 unsigned lm_world_forks(void) { return atomic_load_explicit(&forks, memory_order_relaxed); }
 
-lm_status lm_world_is_ours(const lm_world *w) {
+lm_status lm_world_check_process(const lm_world *w) {
   if (w->forks == lm_world_forks()) return LM_OK;
   return lm_fail(LM_E_STATE,
                  "this process was forked after init_process_group(); only its parent can use the process group");
@@ -38,13 +38,12 @@ lm_status lm_world_is_ours(const lm_world *w) {
 /* Returns pairs of group id and last seq completed in it; the caller frees them. */
 static lm_bytes completed_calls(lm_world *w) {
   lm_bytes b = {0};
-  pthread_mutex_lock(&w->lock);
+  LM_LOCKED(&w->lock);
   lm_put(&b, w->closed.data, w->closed.n);
   for (lm_group_core *core = w->groups; core; core = core->next) {
     lm_put_u32(&b, core->id);
     lm_put_u64(&b, atomic_load(&core->completed));
   }
-  pthread_mutex_unlock(&w->lock);
   return b;
 }
 
@@ -89,7 +88,7 @@ static void world_count_local_ranks(lm_world *w) {
 static void dispose(lm_world *w) {
   if (w->client) world_say_goodbye(w);
   lm_client_free(w->client);
-  lm_incoming_close(&w->incoming);
+  lm_link_listener_close(&w->incoming);
   lm_locator_withdraw(&w->locator, &w->at);
   lm_server_release(w->server);
   lm_bytes_free(&w->closed);

@@ -15,7 +15,7 @@ struct lm_world {
   bool may_spin;
   double timeout, heartbeat_timeout;
   lm_key key;
-  lm_incoming incoming;
+  lm_link_listener incoming;
   lm_client *client;
   lm_locator locator;
   lm_location at;
@@ -32,7 +32,7 @@ struct lm_world {
  * its parent's worlds, since it has copies of their sockets and locks. */
 unsigned lm_world_forks(void);
 /* Fails in a forked child. */
-lm_status lm_world_is_ours(const lm_world *w);
+lm_status lm_world_check_process(const lm_world *w);
 
 /* Runs the rendezvous (connect_to_rank0.c); fills in key, locator, at, incoming, client and server. */
 lm_status lm_rendezvous(lm_world *w, const lm_world_config *config);

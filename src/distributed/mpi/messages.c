@@ -182,7 +182,7 @@ lm_status lm_mpi_post(lm_group *g, bool sending, lm_tensor *t, int peer, int tag
   if (!lm_mpi_enter()) {
     lm_release(t);
     lm_free(r);
-    return lm_mpi_refused(g);
+    return lm_mpi_fail_refused(g);
   }
   pthread_mutex_lock(&s->posted->lock);
   r->code = messages_start(s, r, tag);
@@ -200,7 +200,7 @@ lm_status lm_mpi_finish(lm_group *g, lm_request *r, bool wait, bool *done, int *
   int code;
   *done = false;
   for (double since = lm_seconds();; lm_mpi_rest(g, since, announced ? mpi_spin(r->bytes) : SPIN)) {
-    if (!lm_mpi_enter()) return lm_mpi_refused(g);
+    if (!lm_mpi_enter()) return lm_mpi_fail_refused(g);
     pthread_mutex_lock(&s->posted->lock);
     messages_drive(s);
     announced = r->announced;

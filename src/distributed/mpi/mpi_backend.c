@@ -31,17 +31,16 @@ done:
 }
 
 static lm_status mpi_meet(lm_group *g) {
-  lm_status status;
+  lm_status status = LM_OK;
   lm_mpi_state *s = g->state;
   MPI_Request request;
   const lm_ticket *ticket = lm_group_ticket(g);
   uint64_t print = lm_hash_number(ticket->hash, ticket->seq);
   s->meeting[0] = print;
   s->meeting[1] = ~print; /* the maximum of the complements is the complement of the minimum */
-  TRY(LM_MPI(g, MPI_Iallreduce(MPI_IN_PLACE, s->meeting, 2, MPI_UINT64_T, MPI_MAX, s->calls, &request)));
-  TRY(lm_mpi_wait(g, 1, &request, MEET_SPIN));
+  NEED(LM_MPI(g, MPI_Iallreduce(MPI_IN_PLACE, s->meeting, 2, MPI_UINT64_T, MPI_MAX, s->calls, &request)));
+  NEED(lm_mpi_wait(g, 1, &request, MEET_SPIN));
   if (s->meeting[0] != print || s->meeting[1] != ~print) status = name_the_other(g, ticket);
-done:
   return status;
 }
 

@@ -15,7 +15,7 @@ static int number(const char *name) {
 }
 
 /* Returns this process's rank from the launcher's variables (mpirun, or srun with PMIx), as MPI_Init will see it. */
-static lm_mpi_rank_place my_place(void) {
+static lm_mpi_rank_place read_own_rank(void) {
   lm_mpi_rank_place p = {.begun = lm_mpi_has_begun()};
   const char *job = getenv("PMIX_NAMESPACE");
   int rank = number("OMPI_COMM_WORLD_RANK"), size = number("OMPI_COMM_WORLD_SIZE");
@@ -61,30 +61,27 @@ static lm_status check_two(const lm_group *g, int a, int b, const lm_mpi_rank_pl
 
 /* Checks that MPI can form the group; same result on all ranks, since they check the same table. */
 static lm_status place_check(const lm_group *g, const lm_mpi_rank_place *p) {
-  lm_status status = LM_OK;
-  int *who = NULL; /* [MPI's size] the member at each MPI rank, or -1 */
-  for (int r = 0; r < g->size; r++) TRY(check_one(g, r, &p[r]));
+  LM_FREED int *who = NULL; /* [MPI's size] the member at each MPI rank, or -1 */
+  for (int r = 0; r < g->size; r++) NEED(check_one(g, r, &p[r]));
   for (int r = 1; r < g->size; r++)
-    if (strcmp(p[r].job, p[0].job) != 0) TRY(check_two(g, 0, r, p));
+    if (strcmp(p[r].job, p[0].job) != 0) NEED(check_two(g, 0, r, p));
   who = lm_malloc((size_t)p[0].size * sizeof *who);
-  if (!who) TRY(LM_E_OOM);
+  if (!who) return LM_E_OOM;
   for (int i = 0; i < p[0].size; i++) who[i] = -1;
   for (int r = 0; r < g->size; r++) {
     if (p[r].rank >= p[0].size)
-      TRY(lm_fail(LM_E_STATE, "backend mpi: mpirun started a different number of processes for some ranks"));
-    if (who[p[r].rank] >= 0) TRY(check_two(g, who[p[r].rank], r, p));
+      return lm_fail(LM_E_STATE, "backend mpi: mpirun started a different number of processes for some ranks");
+    if (who[p[r].rank] >= 0) NEED(check_two(g, who[p[r].rank], r, p));
     who[p[r].rank] = r;
   }
-done:
-  lm_free(who);
-  return status;
+  return LM_OK;
 }
 
 /* Fills in the table on all ranks: the first member gathers the entries and publishes it. */
 static lm_status place_exchange(lm_group *g, lm_mpi_rank_place *positions) {
   size_t all = (size_t)g->size * sizeof *positions;
   char key[32];
-  positions[g->rank] = my_place();
+  positions[g->rank] = read_own_rank();
   if (g->size == 1) return LM_OK;
   if (g->rank > 0) {
     snprintf(key, sizeof key, "place/%d", g->rank);

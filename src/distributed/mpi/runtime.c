@@ -42,7 +42,7 @@ static lm_status mpi_fail_call(const lm_group *g, lm_status status, const char *
   return lm_fail(status, "%.*s: %s", (int)strcspn(what, " "), what, text);
 }
 
-lm_status lm_mpi_refused(lm_group *g) {
+lm_status lm_mpi_fail_refused(lm_group *g) {
   lm_status status = lm_group_check(g); /* a rank's failure is the usual reason */
   if (status != LM_OK) return status;
   return mpi_fail_call(g, LM_E_STATE,
@@ -54,7 +54,7 @@ void lm_mpi_leave(void) { atomic_fetch_sub(&inside, 1); }
 void lm_mpi_give_up(void) { atomic_store(&lost, true); }
 bool lm_mpi_is_lost(void) { return atomic_load(&lost); }
 
-lm_status lm_mpi_failed(lm_group *g, int code) {
+lm_status lm_mpi_fail(lm_group *g, int code) {
   static const char from[] = "MPI says: ";
   char text[sizeof from + MPI_MAX_ERROR_STRING];
   int n;
@@ -70,7 +70,7 @@ lm_status lm_mpi_failed(lm_group *g, int code) {
 
 lm_status lm_mpi_did(lm_group *g, int code) {
   lm_mpi_leave();
-  return code == MPI_SUCCESS ? LM_OK : lm_mpi_failed(g, code);
+  return code == MPI_SUCCESS ? LM_OK : lm_mpi_fail(g, code);
 }
 
 /* ---- waiting */
@@ -116,12 +116,11 @@ static void *mpi_serve(void *arg) {
 }
 
 static void mpi_hand_over(lm_mpi_job *job) {
-  pthread_mutex_lock(&lock);
+  LM_LOCKED(&lock);
   job->next = NULL;
   *last = job;
   last = &job->next;
   pthread_cond_signal(&more);
-  pthread_mutex_unlock(&lock);
 }
 
 static bool mpi_is_done(lm_mpi_job *job) { return atomic_load_explicit(&job->done, memory_order_acquire); }
@@ -130,7 +129,7 @@ lm_status lm_mpi_run(lm_group *g, lm_mpi_job *job) {
   lm_status status = LM_OK;
   if (!lm_mpi_enter()) {
     lm_free(job);
-    return lm_mpi_refused(g);
+    return lm_mpi_fail_refused(g);
   }
   lm_mpi_leave();
   mpi_hand_over(job);
@@ -141,7 +140,7 @@ lm_status lm_mpi_run(lm_group *g, lm_mpi_job *job) {
     return status;
   }
   if (job->code == MPI_SUCCESS) return LM_OK;
-  status = lm_mpi_failed(g, job->code);
+  status = lm_mpi_fail(g, job->code);
   lm_free(job);
   return status;
 }
@@ -149,13 +148,12 @@ lm_status lm_mpi_run(lm_group *g, lm_mpi_job *job) {
 /* Starts the thread for all blocking calls; a single one, since the thread that initializes MPI must finalize it. */
 static lm_status start_serving(void) {
   lm_status status = LM_OK;
-  pthread_mutex_lock(&lock);
+  LM_LOCKED(&lock);
   if (!serving) {
     status = lm_thread_start_detached("lm-mpi", mpi_serve, NULL);
     serving = status == LM_OK;
     if (serving) owner = getpid();
   }
-  pthread_mutex_unlock(&lock);
   return status;
 }
 
@@ -224,14 +222,14 @@ static int mpi_begin(lm_mpi_job *job) {
 bool lm_mpi_has_begun(void) { return atomic_load(&begun) && owner == getpid(); }
 
 lm_status lm_mpi_begin(lm_group *g, int rank, int size) {
-  lm_status status;
+  lm_status status = LM_OK;
   begin_job *b = NULL;
   if (lm_mpi_has_begun()) return LM_OK;
-  TRY(start_serving());
+  NEED(start_serving());
   b = lm_calloc(1, sizeof *b);
   if (!b) return LM_E_OOM;
   b->job.run = mpi_begin;
-  TRY(lm_mpi_run(g, &b->job));
+  NEED(lm_mpi_run(g, &b->job));
   atomic_store(&begun, true);
   if (b->threads < MPI_THREAD_MULTIPLE) {
     status = lm_fail(
@@ -244,16 +242,10 @@ lm_status lm_mpi_begin(lm_group *g, int rank, int size) {
                 b->rank, b->size, rank, size);
   }
   lm_free(b);
-done:
   return status;
 }
 
 /* ---- finalizing */
-
-static void mpi_pause_for(double seconds) {
-  struct timespec time = lm_timespec(seconds);
-  nanosleep(&time, NULL);
-}
 
 /* Finalizes MPI after a barrier by messages. MPI_Finalize synchronizes the ranks through mpirun, which crashes or hangs
  * if it must end the job meanwhile. */
@@ -263,23 +255,22 @@ static int mpi_finalize(lm_mpi_job *job) {
   int met = 0, code = MPI_Ibarrier(MPI_COMM_WORLD, &all);
   while (code == MPI_SUCCESS && !met) {
     code = MPI_Test(&all, &met, MPI_STATUS_IGNORE);
-    if (!met) mpi_pause_for(END_TICK);
+    if (!met) lm_sleep(END_TICK);
   }
   return code == MPI_SUCCESS ? MPI_Finalize() : code;
 }
 
 /* Finalizes MPI at the end of the process. That waits for all other ranks, so this one says goodbye to them first. */
-__attribute__((destructor)) static void end(void) {
+__attribute__((destructor)) static void finalize_mpi(void) {
   static lm_mpi_job job = {.run = mpi_finalize};
   if (!lm_mpi_has_begun()) return;
   bool failed = lm_group_shutdown();
   if (failed || atomic_load(&lost)) {
-    mpi_pause_for(HEARD_TIME); /* mpirun drops output that it has not read when it ends the job */
+    lm_sleep(HEARD_TIME); /* mpirun drops output that it has not read when it ends the job */
     return;
   }
   atomic_store(&over, true);
-  for (double until = lm_seconds() + LEAVE_TIME; atomic_load(&inside) > 0 && lm_seconds() < until;)
-    mpi_pause_for(END_TICK);
+  for (double until = lm_seconds() + LEAVE_TIME; atomic_load(&inside) > 0 && lm_seconds() < until;) lm_sleep(END_TICK);
   mpi_hand_over(&job);
-  while (!mpi_is_done(&job)) mpi_pause_for(END_TICK);
+  while (!mpi_is_done(&job)) lm_sleep(END_TICK);
 }

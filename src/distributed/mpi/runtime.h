@@ -28,17 +28,17 @@ lm_status lm_mpi_run(lm_group *g, lm_mpi_job *job);
 
 /* Begins every other MPI call; false if MPI is lost or ended and must not be called. */
 bool lm_mpi_enter(void);
-lm_status lm_mpi_refused(lm_group *g); /* returns the error for false */
+lm_status lm_mpi_fail_refused(lm_group *g); /* returns the error for false */
 void lm_mpi_leave(void);
 /* Runs an MPI call that does not block and returns its status. */
-#define LM_MPI(g, call) (lm_mpi_enter() ? lm_mpi_did(g, call) : lm_mpi_refused(g))
+#define LM_MPI(g, call) (lm_mpi_enter() ? lm_mpi_did(g, call) : lm_mpi_fail_refused(g))
 lm_status lm_mpi_did(lm_group *g, int code); /* leaves, and returns the code's status */
 /* Abandons the calls in progress: MPI is lost. */
 void lm_mpi_give_up(void);
 bool lm_mpi_is_lost(void);
 
 /* Returns the error for an MPI code, or its cause if one becomes known within a second. MPI is lost then. */
-lm_status lm_mpi_failed(lm_group *g, int code);
+lm_status lm_mpi_fail(lm_group *g, int code);
 
 /* Pauses between two tests of a waiting loop that started at `since` (lm_seconds()): yields during the first `spin`
  * seconds, then sleeps for a fraction of the time waited. */

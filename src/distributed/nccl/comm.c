@@ -50,11 +50,6 @@ static void comm_release(lm_nccl_comm *c) {
   if (c && atomic_fetch_sub(&c->rc, 1) == 1) lm_free(c);
 }
 
-static void comm_sleep(double seconds) {
-  struct timespec time = lm_timespec(seconds);
-  nanosleep(&time, NULL);
-}
-
 /* ---- ending one communicator */
 
 /* Finalizes a communicator, waiting quiet_time at most; true if it may be destroyed, which does not block then. */
@@ -65,13 +60,13 @@ static bool comm_finalize(ncclComm_t handle) {
     if (ncclCommGetAsyncError(handle, &state) != ncclSuccess) return false;
     if (state == ncclSuccess) return true;
     if (lm_seconds() > until) return false;
-    comm_sleep(longest_rest);
+    lm_sleep(longest_rest);
   }
   return false;
 }
 
 /* Ends a communicator, on its GPU: NCCL restores the thread's GPU afterwards, and would else initialize the first. */
-static void *run_end(void *p) {
+static void *end_on_thread(void *p) {
   lm_nccl_comm *c = p;
   lm_device_enter(c->device);
   if (c->quietly && comm_finalize(c->handle)) {
@@ -86,13 +81,13 @@ static void *run_end(void *p) {
 }
 
 /* Starts the thread that ends c, which no other thread uses any more; without a thread, ends it here. */
-static void begin_end(lm_nccl_comm *c, bool quietly) {
+static void start_ending(lm_nccl_comm *c, bool quietly) {
   c->quietly = quietly;
   atomic_fetch_add(&c->rc, 1);
-  if (lm_thread_start_detached("lm-nccl-end", run_end, c) == LM_OK) return;
+  if (lm_thread_start_detached("lm-nccl-end", end_on_thread, c) == LM_OK) return;
   sigset_t signals;
   lm_nccl_hold_signals(&signals);
-  run_end(c);
+  end_on_thread(c);
   lm_nccl_let_signals(&signals);
 }
 
@@ -106,14 +101,13 @@ static void comm_end_all(lm_nccl *s, bool quietly) {
   s->aborted = true;
   for (int i = 0; i < count_comms(s); i++) {
     lm_nccl_comm *c = *comm_at(s, i);
-    if (c && c->handle && !c->ended) begin_end(c, quietly);
+    if (c && c->handle && !c->ended) start_ending(c, quietly);
   }
 }
 
 void lm_nccl_abort(lm_nccl *s) {
-  pthread_mutex_lock(&s->lock);
+  LM_LOCKED(&s->lock);
   if (!s->aborted) comm_end_all(s, false);
-  pthread_mutex_unlock(&s->lock);
 }
 
 static pthread_once_t environment_once = PTHREAD_ONCE_INIT;
@@ -161,7 +155,7 @@ void lm_nccl_close(lm_nccl *s) {
   double until = lm_seconds() + shutdown_time;
   for (int i = 0; i < count_comms(s); i++) {
     lm_nccl_comm *c = *comm_at(s, i);
-    while (c && c->handle && !atomic_load(&c->ended) && lm_seconds() < until) comm_sleep(longest_rest);
+    while (c && c->handle && !atomic_load(&c->ended) && lm_seconds() < until) lm_sleep(longest_rest);
     if (c && c->handle && !atomic_load(&c->ended)) {
       lm_log(LM_LOG_DIST, "nccl: a communicator did not end within %g s; it is left alone", shutdown_time);
       ended = false;
@@ -179,10 +173,9 @@ void lm_nccl_close(lm_nccl *s) {
 /* Stores the first failure for later calls and ends all communicators: peers would wait for this rank's missing call.
  * Returns status. */
 static lm_status fail_and_end(lm_nccl *s, lm_status status) {
-  pthread_mutex_lock(&s->lock);
+  LM_LOCKED(&s->lock);
   if (!*s->why) snprintf(s->why, sizeof s->why, "%s", lm_error());
   if (!s->aborted) comm_end_all(s, false);
-  pthread_mutex_unlock(&s->lock);
   return status;
 }
 
@@ -204,7 +197,7 @@ static lm_status comm_fail_in_words(const lm_group *asks, ncclResult_t result) {
   return lm_nccl_fail(lm_nccl_caller(asks), result, last);
 }
 
-static lm_status comm_failed(lm_nccl *s, lm_group *asks, ncclResult_t result) {
+static lm_status fail_comm(lm_nccl *s, lm_group *asks, ncclResult_t result) {
   lm_status status = LM_OK;
   lm_saved_error worded;
   lm_error_save(comm_fail_in_words(asks, result), &worded);
@@ -238,7 +231,7 @@ static lm_status comm_wait_ready(lm_nccl *s, lm_nccl_comm *c, lm_group *asks) {
     if (aborted) return comm_aborted(s, asks);
     if (answer != ncclSuccess) state = answer;
     if (state == ncclSuccess) return LM_OK;
-    if (state != ncclInProgress) return comm_failed(s, asks, state);
+    if (state != ncclInProgress) return fail_comm(s, asks, state);
     lm_status status = lm_group_check(asks);
     if (status != LM_OK) return fail_and_end(s, status);
     if (spins && lm_seconds() < start + spin_time) {
@@ -254,10 +247,9 @@ lm_status lm_nccl_end(lm_nccl *s, lm_nccl_comm *c, lm_group *asks, ncclResult_t 
   lm_nccl_let_signals(&s->signals);
   pthread_mutex_unlock(&s->lock);
   lm_status status =
-      result == ncclSuccess || result == ncclInProgress ? comm_wait_ready(s, c, asks) : comm_failed(s, asks, result);
-  pthread_mutex_lock(&s->lock);
+      result == ncclSuccess || result == ncclInProgress ? comm_wait_ready(s, c, asks) : fail_comm(s, asks, result);
+  LM_LOCKED(&s->lock);
   s->calling = false;
-  pthread_mutex_unlock(&s->lock);
   return status;
 }
 

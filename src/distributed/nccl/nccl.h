@@ -93,7 +93,7 @@ lm_status lm_nccl_op(const char *who, lm_reduce_op op, lm_dtype dtype, ncclRedOp
 /* Returns the current call's name, "all_reduce", in thread-local memory. */
 const char *lm_nccl_caller(const lm_group *g);
 int lm_nccl_version(void); /* 22809; 0: unknown */
-/* Returns "2.28.9" in thread-local memory. */
+/* Returns NCCL's version as text, such as "2.28.9", in thread-local memory. */
 const char *lm_nccl_version_text(void);
 /* Returns the error for a result other than success and progress. `last`: NCCL's last error text. */
 lm_status lm_nccl_fail(const char *who, ncclResult_t result, const char *last);

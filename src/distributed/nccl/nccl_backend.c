@@ -7,7 +7,7 @@
 #include "device/stream.h"
 
 /* Returns the current stream, which a call enqueues on. */
-static lm_status nccl_stream_of(lm_device device, cudaStream_t *out) {
+static lm_status find_nccl_stream(lm_device device, cudaStream_t *out) {
   lm_stream *stream = lm_stream_current(device);
   if (!stream) return LM_E_DEVICE;
   lm_stream_touch(stream);
@@ -103,7 +103,7 @@ static lm_status nccl_run(lm_group *g, const lm_group_call *c) {
   if (gathers || c->kind == LM_REDUCE_SCATTER) TRY(row_for(g, list, &row));
   for (int r = 0; row && !gathers && r < g->size; r++)
     TRY(nccl_copy(t->device, row->data + (size_t)r * bytes, list[r]->data, bytes));
-  TRY(nccl_stream_of(t->device, &stream));
+  TRY(find_nccl_stream(t->device, &stream));
   TRY(lm_nccl_whole(s, t->device, &comm));
   ncclComm_t handle = lm_nccl_handle(comm);
   lm_nccl_register_new(s, handle);
@@ -140,17 +140,16 @@ static void nccl_greet(unit *u, lm_nccl_comm *comm, int peer, const lm_tensor *b
 /* Enqueues the calls to and from `peer`, of rank `there` in comm, as one unit on the current stream; peer -1: all, comm
  * has all ranks. The greeting's bytes come from that stream's memory too, so later work may have them at once. */
 static lm_status nccl_enqueue(lm_nccl *s, lm_nccl_comm *comm, int n, const lm_group_call *calls, int peer, int there) {
-  lm_status status;
   cudaStream_t stream;
   lm_device device = calls[0].t->device;
-  lm_tensor *bytes = NULL;
-  TRY(nccl_stream_of(device, &stream));
+  LM_OWNED *bytes = NULL;
+  NEED(find_nccl_stream(device, &stream));
   for (int i = 0; i < n && !bytes; i++) {
     int with = calls[i].peer;
     if (peer < 0 ? !lm_nccl_has_met(comm, with) : with == peer && !lm_nccl_has_met(comm, there))
-      TRY(lm_tensor_empty(LM_U8, device, 1, (int64_t[]){2}, LM_CONTIGUOUS, &bytes));
+      NEED(lm_tensor_empty(LM_U8, device, 1, (int64_t[]){2}, LM_CONTIGUOUS, &bytes));
   }
-  TRY(lm_nccl_begin(s, s->g));
+  NEED(lm_nccl_begin(s, s->g));
   unit u = begin_unit(lm_nccl_handle(comm), stream);
   for (int i = 0; i < n; i++) {
     const lm_group_call *c = &calls[i];
@@ -159,10 +158,7 @@ static lm_status nccl_enqueue(lm_nccl *s, lm_nccl_comm *comm, int n, const lm_gr
     nccl_greet(&u, comm, to, bytes);
     unit_add(&u, c->kind == LM_SEND, c->t->data, lm_nbytes(c->t), to);
   }
-  status = lm_nccl_end(s, comm, s->g, end_unit(&u));
-done:
-  lm_release(bytes);
-  return status;
+  return lm_nccl_end(s, comm, s->g, end_unit(&u));
 }
 
 static lm_status check_p2p(const lm_group_call *c) {

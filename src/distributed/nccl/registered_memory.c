@@ -73,9 +73,8 @@ static lm_nccl_piece *take_freed(lm_nccl *s) {
 static bool wait_until_idle(lm_device device) {
   const lm_driver *driver = lm_driver_of(device);
   int ordinal = lm_device_physical(device);
-  struct timespec rest = lm_timespec(1e-3);
   void *any = NULL;
-  while (!lm_graph_block()) nanosleep(&rest, NULL); /* memory must not be freed during a graph capture */
+  while (!lm_graph_block()) lm_sleep(1e-3); /* memory must not be freed during a graph capture */
   lm_status status = driver->alloc(ordinal, 1, &any);
   if (status == LM_OK) driver->free(ordinal, any, 1);
   lm_graph_unblock();

@@ -20,7 +20,7 @@ static clique *known;
 static int position_of(uint64_t gpu_ids, int gpu) { return __builtin_popcountll(gpu_ids & ((1ull << gpu) - 1)); }
 
 /* Returns a GPU set's communicators; NULL: out of memory. Remembers failures, without a retry. Needs the lock. */
-static clique *clique_of(uint64_t gpu_ids) {
+static clique *find_or_make_clique(uint64_t gpu_ids) {
   int ordinals[LM_DEVICE_MAX], n = 0;
   for (clique *q = known; q; q = q->next)
     if (q->gpu_ids == gpu_ids) return q;
@@ -65,8 +65,8 @@ lm_status lm_nccl_across_devices(int n, lm_tensor *const *t, int root, bool redu
   ncclRedOp_t sum = ncclSum;
   *taken = false;
   if (reduce) {
-    TRY(lm_nccl_type(who, t[0]->dtype, &type));
-    TRY(lm_nccl_op(who, LM_REDUCE_SUM, t[0]->dtype, &sum));
+    NEED(lm_nccl_type(who, t[0]->dtype, &type));
+    NEED(lm_nccl_op(who, LM_REDUCE_SUM, t[0]->dtype, &sum));
   }
   for (int i = 0; i < n; i++) {
     lm_stream *current = lm_stream_current(t[i]->device);
@@ -78,7 +78,7 @@ lm_status lm_nccl_across_devices(int n, lm_tensor *const *t, int root, bool redu
   sigset_t signals;
   pthread_mutex_lock(&lock);
   lm_nccl_hold_signals(&signals);
-  clique *q = clique_of(gpu_ids);
+  clique *q = find_or_make_clique(gpu_ids);
   if (q && q->works) {
     ncclResult_t result = clique_enqueue(q, n, t, stream, root, reduce, type, sum);
     *taken = result == ncclSuccess;
@@ -92,6 +92,5 @@ lm_status lm_nccl_across_devices(int n, lm_tensor *const *t, int root, bool redu
   lm_nccl_let_signals(&signals);
   pthread_mutex_unlock(&lock);
   if (!q) status = LM_E_OOM;
-done:
   return status;
 }

@@ -16,7 +16,7 @@ static void auth_ready(void) {
   (void)code;
 }
 
-lm_status lm_key_of(const char *token, const char *job, lm_key *out) {
+lm_status lm_key_make(const char *token, const char *job, lm_key *out) {
   auth_ready();
   const char *kind = token ? "luminary token" : "luminary job", *text = token ? token : job ? job : "";
   if (token && !*token) return lm_fail(LM_E_ARG, "LM_TOKEN must not be empty");

@@ -20,7 +20,7 @@ typedef struct lm_key {
 } lm_key;
 
 /* Derives the key from the token or, if that is NULL, from the job's id. LM_E_ARG: the token is empty. */
-lm_status lm_key_of(const char *token, const char *job, lm_key *out);
+lm_status lm_key_make(const char *token, const char *job, lm_key *out);
 /* Writes n random bytes as 2n hex digits and a closing zero. */
 void lm_random_hex(char *out, int n);
 

@@ -8,6 +8,7 @@
 #include <ifaddrs.h>
 #include <net/if.h>
 #include <netinet/in.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -36,16 +37,19 @@ static bool is_chosen(const struct ifaddrs *i, const char *pattern) {
 
 /* ---- interfaces */
 
+static socklen_t address_size(int family) {
+  return family == AF_INET ? sizeof(struct sockaddr_in) : sizeof(struct sockaddr_in6);
+}
+
 /* Writes i's address as text; false if it is of another family, its interface is down, or it is link-local (its scope's
  * name differs between machines). */
 static bool address_of(const struct ifaddrs *i, int family, char host[LM_ADDRESS_MAX]) {
   if (!i->ifa_addr || i->ifa_addr->sa_family != family || !(i->ifa_flags & IFF_UP)) return false;
-  socklen_t n = family == AF_INET ? sizeof(struct sockaddr_in) : sizeof(struct sockaddr_in6);
   if (family == AF_INET6) {
     const struct sockaddr_in6 *a = (const void *)i->ifa_addr;
     if (IN6_IS_ADDR_LINKLOCAL(&a->sin6_addr)) return false;
   }
-  return lm_net_numeric(i->ifa_addr, n, host) == LM_OK;
+  return lm_net_numeric(i->ifa_addr, address_size(family), host) == LM_OK;
 }
 
 /* Writes the first address of an interface that matches; pattern NULL: of any except the loopback. */
@@ -90,27 +94,48 @@ lm_status lm_net_chosen_host(const char *like, char host[LM_ADDRESS_MAX]) {
   return status;
 }
 
+/* Returns the number of set bits of a netmask, which may be NULL. */
+static int mask_bits(const struct sockaddr *mask, socklen_t n) {
+  int bits = 0;
+  for (socklen_t i = offsetof(struct sockaddr, sa_data); mask && i < n; i++)
+    bits += __builtin_popcount(((const unsigned char *)mask)[i]);
+  return bits;
+}
+
+void lm_net_list_interfaces(lm_bytes *out) {
+  struct ifaddrs *all;
+  if (getifaddrs(&all) != 0) return;
+  for (const struct ifaddrs *i = all; i; i = i->ifa_next) {
+    int family = i->ifa_addr ? i->ifa_addr->sa_family : AF_UNSPEC;
+    if (family != AF_INET && family != AF_INET6) continue;
+    char host[LM_ADDRESS_MAX], line[LM_ADDRESS_MAX + IFNAMSIZ + 16];
+    if (lm_net_numeric(i->ifa_addr, address_size(family), host) != LM_OK) continue;
+    host[strcspn(host, "%")] = 0; /* a link-local address names its interface */
+    lm_write(line, sizeof line, "%s %s %d\n", i->ifa_name, host, mask_bits(i->ifa_netmask, address_size(family)));
+    lm_put(out, line, strlen(line));
+  }
+  freeifaddrs(all);
+}
+
 /* ---- without LM_SOCKET_IFNAME */
 
 lm_status lm_net_configured_host(int fd, const char *peer, char host[LM_ADDRESS_MAX]) {
-  lm_status status = LM_OK;
   char own[LM_ADDRESS_MAX], other[LM_ADDRESS_MAX];
   int port;
-  TRY(lm_net_own_host(fd, own));
-  TRY(lm_net_chosen_host(own, host));
-  if (*host) goto done;
+  NEED(lm_net_own_host(fd, own));
+  NEED(lm_net_chosen_host(own, host));
+  if (*host) return LM_OK;
   struct sockaddr_storage a;
   socklen_t n = sizeof a;
   bool to_itself = strncmp(own, "127.", 4) == 0; /* any address of the loopback */
   if (getpeername(fd, (struct sockaddr *)&a, &n) == 0 && lm_net_numeric((struct sockaddr *)&a, n, other) == LM_OK)
     to_itself = to_itself || strcmp(own, other) == 0;
   if (to_itself) {
-    TRY(lm_net_split(peer, host, &port));
+    NEED(lm_net_split(peer, host, &port));
   } else {
     snprintf(host, LM_ADDRESS_MAX, "%s", own);
   }
-done:
-  return status;
+  return LM_OK;
 }
 
 /* Writes the local address of the route to a documentation network (RFC 5737, 3849). Connecting UDP sends nothing. */
@@ -120,11 +145,9 @@ static bool routed_address(int family, char host[LM_ADDRESS_MAX]) {
   inet_pton(AF_INET, "192.0.2.1", &v4.sin_addr);
   inet_pton(AF_INET6, "2001:db8::1", &v6.sin6_addr);
   const struct sockaddr *far = family == AF_INET ? (const void *)&v4 : (const void *)&v6;
-  int fd = lm_fd_above_stdio(socket(family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
-  bool found =
-      fd >= 0 && connect(fd, far, family == AF_INET ? sizeof v4 : sizeof v6) == 0 && lm_net_own_host(fd, host) == LM_OK;
-  if (fd >= 0) close(fd);
-  return found;
+  LM_OWNED_FD fd = lm_fd_above_stdio(socket(family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  return fd >= 0 && connect(fd, far, family == AF_INET ? sizeof v4 : sizeof v6) == 0 &&
+         lm_net_own_host(fd, host) == LM_OK;
 }
 
 void lm_net_machine_host(char host[LM_ADDRESS_MAX]) {

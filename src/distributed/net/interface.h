@@ -3,6 +3,7 @@
  * those). Private to distributed/. */
 #pragma once
 
+#include "base/bytes.h"
 #include "distributed/net/socket.h"
 
 /* Returns the address of LM_SOCKET_IFNAME's interface, "" if that is not set; IPv6 is preferred if `like` is an IPv6
@@ -12,5 +13,7 @@ lm_status lm_net_chosen_host(const char *like, char host[LM_ADDRESS_MAX]);
  * address. If both ends are on this machine, returns peer's host as written: other ranks use that name too, and may
  * resolve it to another address than this machine does. */
 lm_status lm_net_configured_host(int fd, const char *peer, char host[LM_ADDRESS_MAX]);
+/* Appends a line "name address bits" for each address of this machine's interfaces; bits: of its network's prefix. */
+LM_API void lm_net_list_interfaces(lm_bytes *out);
 /* Returns this machine's most likely address: the default route's, else any interface's, else the loopback's. */
 void lm_net_machine_host(char host[LM_ADDRESS_MAX]);

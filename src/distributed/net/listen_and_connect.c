@@ -227,8 +227,7 @@ lm_status lm_net_connect(const char *text, const lm_deadline *p, int *fd) {
     address a;
     socklen_t n;
     TRY(unix_address(text + 5, &a, &n));
-    status = socket_connect_to(&a.any, n, p, fd);
-    goto done;
+    return socket_connect_to(&a.any, n, p, fd);
   }
   TRY(lm_net_split(text, host, &port));
   TRY(lm_net_resolve(host, port, p, &found));

@@ -51,7 +51,7 @@ static void *resolve_on_thread(void *ctx) {
   return NULL;
 }
 
-static lm_status resolve_unknown(const char *host, int code, int error) {
+static lm_status fail_resolve(const char *host, int code, int error) {
   return lm_fail(LM_E_IO, "cannot resolve host '%s': %s", host,
                  code == EAI_SYSTEM ? strerror(error) : gai_strerror(code));
 }
@@ -63,7 +63,7 @@ lm_status lm_net_resolve(const char *host, int port, const lm_deadline *p, struc
   snprintf(text, sizeof text, "%d", port);
   int code = resolve_ask(host, text, AI_NUMERICHOST, out);
   if (code == 0) return LM_OK;
-  if (code != EAI_NONAME) return resolve_unknown(host, code, errno);
+  if (code != EAI_NONAME) return fail_resolve(host, code, errno);
   if (strlen(host) >= LM_ADDRESS_MAX) return lm_fail(LM_E_ARG, "host name '%s' is too long", host);
 
   lookup *l = lm_calloc(1, sizeof *l);
@@ -81,7 +81,7 @@ lm_status lm_net_resolve(const char *host, int port, const lm_deadline *p, struc
   }
   while (status == LM_OK && !atomic_load(&l->answered)) status = lm_net_await(l->wakeup_fd, POLLIN, p);
   if (status == LM_OK && l->code != 0) {
-    status = resolve_unknown(host, l->code, l->error);
+    status = fail_resolve(host, l->code, l->error);
   } else if (status == LM_OK) {
     *out = l->found;
     l->found = NULL;

@@ -10,7 +10,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/epoll.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -140,11 +139,6 @@ lm_status lm_net_accept(int listener, double dead_after, int *fd) {
     case EOPNOTSUPP: return lm_fail_cannot(LM_E_IO, "accept a connection", errno);
     default: return LM_OK; /* no connection, or it is closed already */
   }
-}
-
-void lm_net_close_watched(int epoll, int fd) {
-  epoll_ctl(epoll, EPOLL_CTL_DEL, fd, NULL);
-  close(fd);
 }
 
 void lm_net_tune(int fd, double dead_after) {

@@ -24,33 +24,30 @@ typedef struct lm_deadline {
 } lm_deadline;
 
 /* Waits until fd (-1: none) has one of poll()'s `events`; LM_E_IO at the deadline. */
-lm_status lm_net_await(int fd, short events, const lm_deadline *p);
+LM_API lm_status lm_net_await(int fd, short events, const lm_deadline *p);
 
 /* Listens; others connect to `address`. A host that is not of this machine (behind NAT), or a name for several of its
  * addresses, listens on every interface and keeps its name in `address`. port 0: a free one. host "": every interface,
  * with this machine's own address in `address`. */
-lm_status lm_net_listen(const char *host, int port, int *fd, char address[LM_ADDRESS_MAX]);
+LM_API lm_status lm_net_listen(const char *host, int port, int *fd, char address[LM_ADDRESS_MAX]);
 /* Listens on this machine's own addresses only: *fd is -1, without an error, if the host is another machine, or the
  * port is in use. A name for the loopback only is this machine's own, and listens on every interface. */
 lm_status lm_net_listen_here(const char *host, int port, int *fd);
 lm_status lm_net_listen_unix(int *fd, char address[LM_ADDRESS_MAX]);
 /* Connects to each of the host's addresses once; LM_E_IO if all fail (refused, timed out). The caller closes *fd. */
-lm_status lm_net_connect(const char *address, const lm_deadline *p, int *fd);
+LM_API lm_status lm_net_connect(const char *address, const lm_deadline *p, int *fd);
 /* Accepts a waiting connection; *fd is -1 if there is none. LM_E_OOM: out of descriptors or memory; it still waits.
  * accept and tune set large send buffers for unix sockets (TCP's grow by themselves), TCP_NODELAY, keepalive (1 s) and
  * TCP_USER_TIMEOUT, so that a silent peer counts as dead after dead_after seconds (0: never). */
-lm_status lm_net_accept(int listener, double dead_after, int *fd);
-void lm_net_tune(int fd, double dead_after);
-/* Removes fd from an epoll set and closes it. close alone would leave it in the set, with its pointer, while an earlier
- * forked process has it open. */
-void lm_net_close_watched(int epoll, int fd);
+LM_API lm_status lm_net_accept(int listener, double dead_after, int *fd);
+LM_API void lm_net_tune(int fd, double dead_after);
 /* Read or write all n bytes; LM_E_IO "connection closed" at the end of the stream. */
-lm_status lm_net_read(int fd, void *data, size_t n, const lm_deadline *p);
-lm_status lm_net_write(int fd, const void *data, size_t n, const lm_deadline *p);
+LM_API lm_status lm_net_read(int fd, void *data, size_t n, const lm_deadline *p);
+LM_API lm_status lm_net_write(int fd, const void *data, size_t n, const lm_deadline *p);
 /* Splits "host:port" into host and port; LM_E_ARG if it is malformed. */
 lm_status lm_net_split(const char *address, char host[LM_ADDRESS_MAX], int *port);
 /* Writes an address as text ("10.0.0.1"); an IPv4-mapped IPv6 address as IPv4. */
-lm_status lm_net_numeric(const struct sockaddr *a, socklen_t n, char host[LM_ADDRESS_MAX]);
+LM_API lm_status lm_net_numeric(const struct sockaddr *a, socklen_t n, char host[LM_ADDRESS_MAX]);
 /* Returns this machine's address as seen by the peer of fd. */
 lm_status lm_net_own_host(int fd, char host[LM_ADDRESS_MAX]);
 /* Returns a host's identity for shared memory and abstract sockets: a hash of boot id, network namespace and user. */

@@ -11,12 +11,11 @@ static lm_status open_solo(lm_group *g) {
 static void close_solo(lm_group *g) { (void)g; }
 
 static lm_status solo_run(lm_group *g, const lm_group_call *c) {
-  lm_tensor *from = c->in ? c->in[0] : c->t, *to = c->out ? c->out[0] : c->t, *written = NULL;
+  lm_tensor *from = c->in ? c->in[0] : c->t, *to = c->out ? c->out[0] : c->t;
+  LM_OWNED *written = NULL;
   (void)g;
   if (from == to || from->numel == 0) return LM_OK;
-  lm_status status = lm_op_run(LM_OP_copy_, &(lm_copy__args){.x = to, .src = from}, &written);
-  lm_release(written);
-  return status;
+  return lm_op_run(LM_OP_copy_, &(lm_copy__args){.x = to, .src = from}, &written);
 }
 
 const lm_group_table lm_group_solo_table = {

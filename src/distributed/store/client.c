@@ -2,14 +2,12 @@
 
 #include <errno.h>
 #include <math.h>
-#include <poll.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include "base/clock.h"
-#include "base/large_array.h"
 #include "base/mem.h"
 #include "base/message.h"
 #include "base/thread.h"
@@ -17,7 +15,7 @@
 #include "distributed/store/client_core.h"
 #include "distributed/store/failure_text.h"
 
-enum { CHUNK = 64 << 10, PAIR = 12, PAIRS_MAX = 65536 };
+enum { EVENTS = 64, PAIR = 12, PAIRS_MAX = 65536 };
 static const double goodbye_time = 0.5, beat_every = 1, news_every = 0.2; /* seconds: limit; intervals */
 
 /* ---- the store's messages; on the client's thread, with the lock held */
@@ -54,9 +52,8 @@ static void client_take_message(lm_client *c, lm_message kind, lm_reader *r) {
 
 /* Closes the connection and records its loss (LM_FAILURE_ERROR: this rank's failure, else rank 0's) as the cause. */
 static void client_lost_store(lm_client *c, lm_failure_kind kind, const char *how) {
-  pthread_mutex_lock(&c->lock);
-  close(c->fd);
-  c->fd = -1;
+  LM_LOCKED(&c->lock);
+  lm_loop_end(&c->loop, &c->stream.watch);
   if (c->phase == LM_JOINING) {
     c->phase = LM_CUT;
     snprintf(c->why, sizeof c->why, "%s", how);
@@ -67,45 +64,31 @@ static void client_lost_store(lm_client *c, lm_failure_kind kind, const char *ho
     lm_client_take_cause(c, &failure);
   }
   pthread_cond_broadcast(&c->changed);
-  pthread_mutex_unlock(&c->lock);
 }
 
-static void listen_to_store(lm_client *c) {
-  LM_LARGE(char, chunk, CHUNK);
-  ssize_t n = recv(c->fd, chunk, CHUNK, MSG_DONTWAIT);
-  if (n < 0 && (errno == EINTR || errno == EAGAIN)) return;
-  if (n < 0) {
-    bool silent = errno == ETIMEDOUT || errno == EHOSTUNREACH || errno == ENETUNREACH;
-    client_lost_store(c, silent ? LM_FAILURE_FROZEN : LM_FAILURE_DIED, strerror(errno));
-    return;
-  }
-  if (n == 0) {
-    client_lost_store(c, LM_FAILURE_DIED, "it closed the connection");
+static void store_received(lm_framed_stream *stream, ssize_t n) {
+  lm_client *c = (lm_client *)stream; /* through its first member */
+  if (n <= 0) {
+    client_lost_store(c, lm_failure_kind_of(n < 0 ? errno : 0), n < 0 ? strerror(errno) : "it closed the connection");
     return;
   }
   c->last_received = lm_seconds();
-  lm_put(&c->in, chunk, (size_t)n);
-  bool nonsense = c->in.failed;
-  size_t at = 0, used = 1;
+  if (c->stream.in.failed) {
+    client_lost_store(c, LM_FAILURE_ERROR, "out of memory for a message of the store");
+    return;
+  }
+  bool nonsense = false, complete = true;
   pthread_mutex_lock(&c->lock);
-  while (!nonsense && used > 0) {
-    lm_bytes rest = {.data = c->in.data + at, .n = c->in.n - at};
+  while (!nonsense && complete) {
     lm_message kind;
     lm_reader fields;
-    nonsense = lm_message_next(&rest, &kind, &fields, &used) != LM_OK;
-    if (nonsense || used == 0) break;
-    at += used;
-    client_take_message(c, kind, &fields);
-    nonsense = fields.failed;
+    nonsense = lm_message_next(&c->stream, &kind, &fields, &complete) != LM_OK;
+    if (!nonsense && complete) client_take_message(c, kind, &fields);
+    nonsense = nonsense || (complete && fields.failed);
   }
   pthread_cond_broadcast(&c->changed);
   pthread_mutex_unlock(&c->lock);
-  lm_bytes_shift(&c->in, at);
-  if (c->in.failed) {
-    client_lost_store(c, LM_FAILURE_ERROR, "out of memory for a message of the store");
-  } else if (nonsense) {
-    client_lost_store(c, LM_FAILURE_UNREACHABLE, "its store sent a malformed message");
-  }
+  if (nonsense) client_lost_store(c, LM_FAILURE_UNREACHABLE, "its store sent a malformed message");
 }
 
 /* ---- the thread */
@@ -115,8 +98,8 @@ static void listen_to_store(lm_client *c) {
 static void heartbeat(lm_client *c, double now) {
   double every = c->heartbeat_timeout > 0 ? fmin(beat_every, c->heartbeat_timeout / 4) : beat_every;
   if (now - c->last_heartbeat < fmin(every, news_every)) return;
-  pthread_mutex_lock(&c->lock);
-  if (c->fd >= 0 && !c->leaving && (c->moved || now - c->last_heartbeat >= every)) {
+  LM_LOCKED(&c->lock);
+  if (lm_client_is_connected(c) && !c->leaving && (c->moved || now - c->last_heartbeat >= every)) {
     for (unsigned i = 0; i < sizeof c->passed / sizeof *c->passed && i < c->npassed; i++)
       lm_client_report(c, LM_M_PASSED, c->passed[i].group, &c->passed[i].ticket);
     c->npassed = 0;
@@ -124,14 +107,13 @@ static void heartbeat(lm_client *c, double now) {
     c->last_heartbeat = now;
     c->moved = false;
   }
-  pthread_mutex_unlock(&c->lock);
 }
 
 /* Closes the connection to a silent store, not counting time in which this thread was stopped or suspended. */
 static void watch_store(lm_client *c, double now) {
   if (now - c->last_turn > 2.5) c->last_received = now;
   c->last_turn = now;
-  if (c->heartbeat_timeout <= 0 || c->fd < 0 || now - c->last_received <= c->heartbeat_timeout) return;
+  if (c->heartbeat_timeout <= 0 || !lm_client_is_connected(c) || now - c->last_received <= c->heartbeat_timeout) return;
   char how[64];
   lm_write(how, sizeof how, "no heartbeat for %.3g s", now - c->last_received);
   client_lost_store(c, LM_FAILURE_FROZEN, how);
@@ -140,41 +122,27 @@ static void watch_store(lm_client *c, double now) {
 static void *client_serve(void *arg) {
   lm_client *c = arg;
   double closing = 0; /* lm_seconds() by which the goodbye must be sent; 0: not leaving */
-  bool shut = false;
   c->last_received = c->last_turn = lm_seconds();
   for (;;) {
-    struct pollfd polls[2 + LM_INCOMING_POLLS] = {{.fd = c->wakeup_fd, .events = POLLIN}};
     pthread_mutex_lock(&c->lock);
-    polls[1] = (struct pollfd){.fd = c->fd, .events = (short)(POLLIN | (c->out.n > 0 ? POLLOUT : 0))};
-    bool leaving = c->leaving;
-    if (leaving && c->out.n == 0 && c->fd >= 0 && !shut) {
-      shutdown(c->fd, SHUT_WR);
-      shut = true;
-    }
+    bool leaving = c->leaving, connected = lm_client_is_connected(c);
     pthread_mutex_unlock(&c->lock);
 
     double now = lm_seconds();
-    if (leaving && closing == 0) closing = now + goodbye_time;
-    if (leaving && (polls[1].fd < 0 || now >= closing)) break;
-    int n = 2;
-    if (!leaving && c->incoming) n += lm_incoming_polls(c->incoming, polls + 2);
-    int ready = poll(polls, (nfds_t)n, leaving ? 10 : 100);
-
-    if (polls[0].revents) lm_wakeup_fd_clear(c->wakeup_fd);
-    if (ready > 0 && polls[1].revents & POLLOUT) {
-      pthread_mutex_lock(&c->lock);
-      lm_client_push(c);
-      pthread_mutex_unlock(&c->lock);
+    if (leaving && closing == 0) {
+      closing = now + goodbye_time;
+      if (c->incoming) lm_link_listener_stop(c->incoming);
     }
-    if (ready > 0 && polls[1].revents & (POLLIN | POLLHUP | POLLERR)) listen_to_store(c);
+    if (leaving && (!connected || now >= closing)) break;
+    lm_loop_wait(&c->loop, leaving ? 0.01 : 0.1, EVENTS);
+    lm_loop_dispatch(&c->loop);
     now = lm_seconds();
     watch_store(c, now);
     heartbeat(c, now);
-    if (!leaving && c->incoming) lm_incoming_serve(c->incoming, polls + 2, n - 2);
+    if (c->incoming) lm_link_listener_keep_time(c->incoming, now);
   }
   pthread_mutex_lock(&c->lock);
-  if (c->fd >= 0) close(c->fd);
-  c->fd = -1;
+  lm_loop_end(&c->loop, &c->stream.watch);
   pthread_cond_broadcast(&c->changed);
   pthread_mutex_unlock(&c->lock);
   return NULL;
@@ -190,27 +158,31 @@ lm_status lm_client_open(const lm_client_config *config, int fd, lm_client **out
     return LM_E_OOM;
   }
   lm_status status = LM_OK;
+  c->stream.lock = &c->lock;
+  c->stream.watch.fd = c->loop.epoll = c->loop.wakeup_fd = -1;
   pthread_mutex_init(&c->lock, NULL);
   lm_cond_init(&c->changed);
-  c->fd = fd;
   c->rank = config->rank;
   c->size = config->size;
   c->heartbeat_timeout = config->heartbeat_timeout;
   c->incoming = config->incoming;
-  c->wakeup_fd = lm_wakeup_fd_new();
   c->wake = lm_wakeup_fd_new();
   c->members = lm_calloc((size_t)c->size, sizeof *c->members);
   c->left = lm_calloc((size_t)c->size, sizeof *c->left);
   if (!c->members || !c->left) TRY(LM_E_OOM);
-  if (c->wakeup_fd < 0 || c->wake < 0) TRY(lm_fail_cannot(LM_E_IO, "create an event descriptor", errno));
+  if (c->wake < 0) TRY(lm_fail_cannot(LM_E_IO, "create an event descriptor", errno));
   c->members[c->rank] = config->self;
+  TRY(lm_loop_open(&c->loop));
+  TRY(lm_stream_watch(&c->stream, &c->loop, fd, store_received));
+  fd = -1;
+  if (c->incoming) TRY(lm_link_listener_serve(c->incoming, &c->loop));
 
   size_t at = lm_client_begin(c, LM_M_JOIN);
-  lm_put_u32(&c->out, LM_PROTOCOL);
-  lm_put_u32(&c->out, (uint32_t)c->rank);
-  lm_put_u32(&c->out, (uint32_t)c->size);
-  lm_put_u32(&c->out, (uint32_t)config->generation);
-  lm_put_member(&c->out, &config->self);
+  lm_put_u32(&c->stream.out, LM_PROTOCOL);
+  lm_put_u32(&c->stream.out, (uint32_t)c->rank);
+  lm_put_u32(&c->stream.out, (uint32_t)c->size);
+  lm_put_u32(&c->stream.out, (uint32_t)config->generation);
+  lm_put_member(&c->stream.out, &config->self);
   TRY(lm_client_end(c, at));
   status = lm_thread_start(NULL, "lm-client", &c->thread, client_serve, c);
   c->running = status == LM_OK;
@@ -219,6 +191,7 @@ done:
   if (status == LM_OK) {
     *out = c;
   } else {
+    if (fd >= 0) close(fd);
     lm_client_free(c);
   }
   return status;
@@ -257,19 +230,20 @@ void lm_client_leave(lm_client *c, const lm_bytes *completed) {
   pthread_mutex_lock(&c->lock);
   bool first = !c->leaving;
   c->leaving = true;
-  if (first && c->fd >= 0) {
+  if (first && lm_client_is_connected(c)) {
     size_t at = lm_client_begin(c, LM_M_GOODBYE), n = completed && !completed->failed ? completed->n / PAIR : 0;
     size_t skip = n > PAIRS_MAX ? n - PAIRS_MAX : 0;
-    lm_put_u32(&c->out, (uint32_t)(n - skip));
-    if (n > 0) lm_put(&c->out, completed->data + skip * PAIR, (n - skip) * PAIR);
-    lm_put_u32(&c->out, c->entered_group);
-    lm_put_ticket(&c->out, &c->entered);
+    lm_put_u32(&c->stream.out, (uint32_t)(n - skip));
+    if (n > 0) lm_put(&c->stream.out, completed->data + skip * PAIR, (n - skip) * PAIR);
+    lm_put_u32(&c->stream.out, c->entered_group);
+    lm_put_ticket(&c->stream.out, &c->entered);
+    c->stream.ends = true;
     lm_client_end(c, at);
   }
   bool join = first && c->running;
   pthread_mutex_unlock(&c->lock);
   if (!join) return;
-  lm_wakeup_fd_signal(c->wakeup_fd);
+  lm_loop_wake(&c->loop);
   pthread_join(c->thread, NULL);
 }
 
@@ -277,11 +251,10 @@ void lm_client_free(lm_client *c) {
   if (!c) return;
   lm_client_leave(c, NULL);
   for (int r = 0; c->left && r < c->size; r++) lm_bytes_free(&c->left[r].completed);
-  if (c->fd >= 0) close(c->fd);
-  if (c->wakeup_fd >= 0) close(c->wakeup_fd);
+  if (c->incoming) lm_link_listener_stop(c->incoming);
+  lm_stream_free(&c->stream);
+  lm_loop_close(&c->loop);
   if (c->wake >= 0) close(c->wake);
-  lm_bytes_free(&c->in);
-  lm_bytes_free(&c->out);
   lm_free(c->members);
   lm_free(c->left);
   pthread_cond_destroy(&c->changed);

@@ -11,13 +11,13 @@
 #include "distributed/store/protocol.h"
 
 typedef struct lm_client lm_client;
-struct lm_incoming;
+struct lm_link_listener;
 
 typedef struct lm_client_config {
   int rank, size, generation;
-  double heartbeat_timeout;     /* seconds; 0: off */
-  lm_member self;               /* sent with JOIN */
-  struct lm_incoming *incoming; /* served by the client's thread; outlives it */
+  double heartbeat_timeout;          /* seconds; 0: off */
+  lm_member self;                    /* sent with JOIN */
+  struct lm_link_listener *incoming; /* served by the client's thread; outlives it */
 } lm_client_config;
 
 /* Starts a client on fd, which is authenticated, and sends JOIN. Takes fd over, also on error. */

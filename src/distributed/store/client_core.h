@@ -4,6 +4,7 @@
 
 #include <pthread.h>
 
+#include "distributed/net/framed_stream.h"
 #include "distributed/store/client.h"
 
 typedef struct lm_client_request { /* a request, on the requesting thread's stack */
@@ -25,11 +26,12 @@ typedef struct lm_departure {
 typedef enum lm_phase { LM_JOINING, LM_JOINED, LM_REFUSED, LM_AHEAD, LM_CUT } lm_phase;
 
 struct lm_client {
+  lm_framed_stream stream; /* to the store; `in` is used by the thread alone, the rest needs the lock */
+  lm_loop loop;            /* the thread's; others only wake it */
   int rank, size;
   double heartbeat_timeout;
-  struct lm_incoming *incoming;
-  int wakeup_fd; /* eventfd that wakes the thread */
-  int wake;      /* readable forever once there is a cause */
+  struct lm_link_listener *incoming;
+  int wake; /* readable forever once there is a cause */
   pthread_t thread;
   bool running;
   _Atomic unsigned news;
@@ -38,12 +40,9 @@ struct lm_client {
 
   pthread_mutex_t lock; /* guards the fields up to `leaving` */
   pthread_cond_t changed;
-  int fd; /* -1: the connection is closed */
   lm_phase phase;
   char why[512]; /* reason of LM_REFUSED and LM_CUT */
   lm_member *members;
-  lm_bytes out;
-  size_t sent; /* bytes of out */
   lm_client_request *questions;
   uint32_t last_id;
   lm_departure *left; /* [size] */
@@ -57,13 +56,11 @@ struct lm_client {
   } passed[4];
   bool leaving;
 
-  lm_bytes in; /* used by the thread alone, as the fields below */
-  double last_received, last_heartbeat,
-      last_turn; /* lm_seconds() of: the last bytes, the last heartbeat, the last turn */
+  /* lm_seconds() of the last bytes, the last heartbeat, the last turn; used by the thread alone */
+  double last_received, last_heartbeat, last_turn;
 };
 
-/* Sends as much as the socket takes now. Errors are found when the thread reads. */
-void lm_client_push(lm_client *c);
+static inline bool lm_client_is_connected(const lm_client *c) { return c->stream.watch.fd >= 0; }
 /* Begin and end a message. end sends as much as the socket takes, and the thread sends the rest. All functions
  * here need the lock. */
 size_t lm_client_begin(lm_client *c, lm_message kind);

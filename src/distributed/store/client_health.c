@@ -19,15 +19,14 @@ void lm_client_take_cause(lm_client *c, const lm_failure *failure) {
 
 const lm_failure *lm_client_fail(lm_client *c, const lm_failure *failure, double seconds) {
   double until = lm_seconds() + seconds;
-  pthread_mutex_lock(&c->lock);
-  if (!lm_client_cause(c) && c->fd >= 0) {
+  LM_LOCKED(&c->lock);
+  if (!lm_client_cause(c) && lm_client_is_connected(c)) {
     size_t at = lm_client_begin(c, LM_M_FAIL);
-    lm_put_failure(&c->out, failure);
+    lm_put_failure(&c->stream.out, failure);
     if (lm_client_end(c, at) == LM_OK)
-      while (!lm_client_cause(c) && c->fd >= 0 && lm_seconds() < until) lm_client_wait_briefly(c, until);
+      while (!lm_client_cause(c) && lm_client_is_connected(c) && lm_seconds() < until) lm_client_wait_briefly(c, until);
   }
   lm_client_take_cause(c, failure);
-  pthread_mutex_unlock(&c->lock);
   return &c->cause;
 }
 
@@ -57,7 +56,7 @@ void lm_client_note_left(lm_client *c, lm_reader *r) {
 }
 
 bool lm_client_left(lm_client *c, int rank, uint32_t group, double *at, uint64_t *completed, lm_ticket *last) {
-  pthread_mutex_lock(&c->lock);
+  LM_LOCKED(&c->lock);
   const lm_departure *d = &c->left[rank];
   bool gone = d->gone;
   *completed = 0;
@@ -71,39 +70,34 @@ bool lm_client_left(lm_client *c, int rank, uint32_t group, double *at, uint64_t
       if (id == group) *completed = seq;
     }
   }
-  pthread_mutex_unlock(&c->lock);
   return gone;
 }
 
 void lm_client_entered(lm_client *c, uint32_t group, const lm_ticket *ticket) {
-  pthread_mutex_lock(&c->lock);
+  LM_LOCKED(&c->lock);
   c->entered_group = group;
   c->entered = *ticket;
   c->moved = true;
-  pthread_mutex_unlock(&c->lock);
 }
 
 void lm_client_passed(lm_client *c, uint32_t group, const lm_ticket *ticket) {
-  pthread_mutex_lock(&c->lock);
+  LM_LOCKED(&c->lock);
   unsigned i = c->npassed++ % (sizeof c->passed / sizeof *c->passed);
   c->passed[i].group = group;
   c->passed[i].ticket = *ticket;
-  pthread_mutex_unlock(&c->lock);
 }
 
 void lm_client_waiting(lm_client *c, uint32_t group, const lm_ticket *ticket) {
-  pthread_mutex_lock(&c->lock);
-  if (c->fd >= 0) lm_client_report(c, LM_M_WAITING, group, ticket); /* no store: no report */
-  pthread_mutex_unlock(&c->lock);
+  LM_LOCKED(&c->lock);
+  if (lm_client_is_connected(c)) lm_client_report(c, LM_M_WAITING, group, ticket); /* no store: no report */
 }
 
 void lm_client_resumed(lm_client *c, uint32_t group, uint64_t seq) {
-  pthread_mutex_lock(&c->lock);
-  if (c->fd >= 0) { /* without a store, lm_client_end would overwrite a failed call's message */
+  LM_LOCKED(&c->lock);
+  if (lm_client_is_connected(c)) { /* without a store, lm_client_end would overwrite a failed call's message */
     size_t at = lm_client_begin(c, LM_M_RESUMED);
-    lm_put_u32(&c->out, group);
-    lm_put_u64(&c->out, seq);
+    lm_put_u32(&c->stream.out, group);
+    lm_put_u64(&c->stream.out, seq);
     lm_client_end(c, at);
   }
-  pthread_mutex_unlock(&c->lock);
 }

@@ -4,6 +4,7 @@
 
 #include "base/clock.h"
 #include "base/mem.h"
+#include "base/thread.h"
 #include "distributed/store/client_core.h"
 
 enum { VALUE_MAX = LM_MESSAGE_MAX / 2 };
@@ -34,14 +35,14 @@ static size_t begin_request(lm_client *c, lm_client_request *q, lm_message kind)
   q->id = ++c->last_id;
   q->next = c->questions;
   c->questions = q;
-  lm_put_u32(&c->out, q->id);
+  lm_put_u32(&c->stream.out, q->id);
   return at;
 }
 
 static lm_status await_reply(lm_client *c, lm_client_request *q, const lm_deadline *p) {
   lm_status status = LM_OK;
   while (!q->done) {
-    if (c->fd < 0) {
+    if (!lm_client_is_connected(c)) {
       status = lm_fail(LM_E_STATE, "the store ended with rank 0");
     } else if (lm_seconds() > p->deadline) {
       status = lm_fail(LM_E_STATE, "the store of rank 0 did not answer");
@@ -62,22 +63,18 @@ static lm_status await_reply(lm_client *c, lm_client_request *q, const lm_deadli
 
 lm_status lm_client_set(lm_client *c, const char *key, const void *data, size_t n) {
   if (n > VALUE_MAX) return lm_fail(LM_E_ARG, "a value in the store must have at most %d bytes, got %zu", VALUE_MAX, n);
-  pthread_mutex_lock(&c->lock);
+  LM_LOCKED(&c->lock);
   size_t at = lm_client_begin(c, LM_M_SET);
-  lm_put_text(&c->out, key);
-  lm_put_string(&c->out, data, n);
-  lm_status status = lm_client_end(c, at);
-  pthread_mutex_unlock(&c->lock);
-  return status;
+  lm_put_text(&c->stream.out, key);
+  lm_put_string(&c->stream.out, data, n);
+  return lm_client_end(c, at);
 }
 
 lm_status lm_client_forget(lm_client *c, uint32_t group) {
-  pthread_mutex_lock(&c->lock);
+  LM_LOCKED(&c->lock);
   size_t at = lm_client_begin(c, LM_M_FORGET);
-  lm_put_u32(&c->out, group);
-  lm_status status = lm_client_end(c, at);
-  pthread_mutex_unlock(&c->lock);
-  return status;
+  lm_put_u32(&c->stream.out, group);
+  return lm_client_end(c, at);
 }
 
 /* Sends a request about a key with `more` fields and waits for its reply. The caller frees q->data, even on error. */
@@ -87,8 +84,8 @@ static lm_status request_by_key(lm_client *c, lm_message kind, const char *key, 
   *q = (lm_client_request){0};
   pthread_mutex_lock(&c->lock);
   size_t at = begin_request(c, q, kind);
-  lm_put_text(&c->out, key);
-  lm_put(&c->out, more, n);
+  lm_put_text(&c->stream.out, key);
+  lm_put(&c->stream.out, more, n);
   TRY(lm_client_end(c, at));
   TRY(await_reply(c, q, p));
 done:
@@ -128,12 +125,12 @@ void lm_client_missing(lm_client *c, uint32_t group, uint64_t seq, int n, const 
   *out = (lm_missing){0};
   pthread_mutex_lock(&c->lock);
   size_t at = begin_request(c, &q, LM_M_MISSING);
-  lm_put_u32(&c->out, group);
-  lm_put_u64(&c->out, seq);
-  lm_put_u32(&c->out, (uint32_t)n);
-  for (int i = 0; i < n; i++) lm_put_u32(&c->out, (uint32_t)ranks[i]);
+  lm_put_u32(&c->stream.out, group);
+  lm_put_u64(&c->stream.out, seq);
+  lm_put_u32(&c->stream.out, (uint32_t)n);
+  for (int i = 0; i < n; i++) lm_put_u32(&c->stream.out, (uint32_t)ranks[i]);
   if (lm_client_end(c, at) == LM_OK)
-    while (!q.done && c->fd >= 0 && lm_seconds() < until) lm_client_wait_briefly(c, until);
+    while (!q.done && lm_client_is_connected(c) && lm_seconds() < until) lm_client_wait_briefly(c, until);
   LM_UNLINK(c->questions, &q);
   pthread_mutex_unlock(&c->lock);
   lm_reader reply = lm_reader_of(q.data, q.n);

@@ -1,5 +1,6 @@
 #include "distributed/store/failure.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -26,6 +27,11 @@ lm_failure lm_failure_of(lm_failure_kind kind, int rank, const char *host, int r
   lm_failure failure = {.kind = kind, .reported_by = reported_by, .who = {.rank = rank}, .other = {.rank = -1}};
   snprintf(failure.who.host, sizeof failure.who.host, "%s", host);
   return failure;
+}
+
+lm_failure_kind lm_failure_kind_of(int code) {
+  bool far = code == ETIMEDOUT || code == EHOSTUNREACH || code == ENETUNREACH || code == EHOSTDOWN || code == ENETDOWN;
+  return far ? LM_FAILURE_FROZEN : LM_FAILURE_DIED;
 }
 
 void lm_put_party(lm_bytes *b, const lm_party *party) {

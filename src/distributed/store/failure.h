@@ -58,6 +58,8 @@ typedef struct lm_missing {
 
 /* Returns a failure of that rank, without another party. */
 lm_failure lm_failure_of(lm_failure_kind kind, int rank, const char *host, int reported_by);
+/* Returns the kind of failure that a connection's errno means; 0: it was closed. */
+lm_failure_kind lm_failure_kind_of(int code);
 
 void lm_put_ticket(lm_bytes *b, const lm_ticket *t);
 void lm_get_ticket(lm_reader *r, lm_ticket *out); /* zero-terminates the texts */

@@ -2,18 +2,18 @@
 
 #ifndef LM_PMIX
 
-lm_status lm_pmix_is_there(void) {
+lm_status lm_pmix_check(void) {
   return lm_fail(LM_E_MISSING, "this build has no PMIx (on Debian: install libpmix-dev and build again)");
 }
 
 lm_status lm_pmix_put(const char *key, const char *value) {
   (void)key, (void)value;
-  return lm_pmix_is_there();
+  return lm_pmix_check();
 }
 
 lm_status lm_pmix_get(const char *key, char *value, size_t capacity, const lm_deadline *p) {
   (void)key, (void)value, (void)capacity, (void)p;
-  return lm_pmix_is_there();
+  return lm_pmix_check();
 }
 
 void lm_pmix_leave(void) {}
@@ -75,14 +75,12 @@ static lm_status pmix_load(void) {
   return LM_OK;
 }
 
-lm_status lm_pmix_is_there(void) {
-  pthread_mutex_lock(&lock);
-  lm_status status = pmix_load();
-  pthread_mutex_unlock(&lock);
-  return status;
+lm_status lm_pmix_check(void) {
+  LM_LOCKED(&lock);
+  return pmix_load();
 }
 
-static lm_status pmix_failed(const char *call, pmix_status_t code) {
+static lm_status fail_pmix(const char *call, pmix_status_t code) {
   return lm_fail(LM_E_IO, "%s: %s", call, pmix.error(code));
 }
 
@@ -94,9 +92,8 @@ static void pmix_finish(void) {
 }
 
 void lm_pmix_leave(void) {
-  pthread_mutex_lock(&lock);
+  LM_LOCKED(&lock);
   pmix_finish();
-  pthread_mutex_unlock(&lock);
 }
 
 /* Initializes PMIx until the end of the process or lm_pmix_leave. A later MPI_Init of Open MPI 4 shares this PMIx,
@@ -128,21 +125,17 @@ static lm_status pmix_begin(void) {
 lm_status lm_pmix_put(const char *key, const char *value) {
   lm_status status = LM_OK;
   char text[VALUE];
-  pthread_mutex_lock(&lock);
-  TRY(pmix_begin());
-  if (pmix.self.rank != 0) {
-    status = lm_fail(LM_E_ARG,
-                     "rank 0 must be rank 0 of the launcher's job, got rank %u; pass init_method tcp:// or file://",
-                     (unsigned)pmix.self.rank);
-    goto done;
-  }
+  LM_LOCKED(&lock);
+  NEED(pmix_begin());
+  if (pmix.self.rank != 0)
+    return lm_fail(LM_E_ARG,
+                   "rank 0 must be rank 0 of the launcher's job, got rank %u; pass init_method tcp:// or file://",
+                   (unsigned)pmix.self.rank);
   snprintf(text, sizeof text, "%s", value);
   pmix_value_t v = {.type = PMIX_STRING, .data.string = text};
   pmix_status_t code = pmix.put(PMIX_GLOBAL, key, &v);
   if (code == PMIX_SUCCESS) code = pmix.commit();
-  if (code != PMIX_SUCCESS) status = pmix_failed("PMIx_Put", code);
-done:
-  pthread_mutex_unlock(&lock);
+  if (code != PMIX_SUCCESS) status = fail_pmix("PMIx_Put", code);
   return status;
 }
 
@@ -191,7 +184,7 @@ static lm_status pmix_ask(const char *key, question **out) {
   if (code == PMIX_SUCCESS) {
     *out = q;
   } else {
-    status = pmix_failed("PMIx_Get", code);
+    status = fail_pmix("PMIx_Get", code);
     if (q->wakeup_fd >= 0) close(q->wakeup_fd);
     lm_free(q);
   }
@@ -207,7 +200,7 @@ lm_status lm_pmix_get(const char *key, char *value, size_t capacity, const lm_de
   if (status != LM_OK) return status;
   while (status == LM_OK && !atomic_load(&q->answered)) status = lm_net_await(q->wakeup_fd, POLLIN, p);
   if (status == LM_OK && q->code != PMIX_SUCCESS) {
-    status = pmix_failed("PMIx_Get", q->code);
+    status = fail_pmix("PMIx_Get", q->code);
   } else if (status == LM_OK) {
     snprintf(value, capacity, "%s", q->value);
   }

@@ -20,19 +20,12 @@ void lm_message_end(lm_bytes *b, size_t at) {
   memcpy(b->data + at, &length, sizeof length);
 }
 
-lm_status lm_message_next(const lm_bytes *in, lm_message *kind, lm_reader *fields, size_t *used) {
-  uint32_t length;
-  *used = 0;
-  if (in->n < sizeof length) return LM_OK;
-  memcpy(&length, in->data, sizeof length);
-  if (length < 1 || length > LM_MESSAGE_MAX) return lm_fail(LM_E_IO, "malformed message: %u bytes", length);
-  if (in->n == sizeof length) return LM_OK;
-  uint8_t k = (uint8_t)in->data[sizeof length];
+lm_status lm_message_next(lm_framed_stream *s, lm_message *kind, lm_reader *fields, bool *complete) {
+  NEED(lm_stream_next(s, LM_MESSAGE_MAX, fields, complete));
+  if (!*complete) return LM_OK;
+  uint8_t k = lm_get_u8(fields);
   if (k < LM_M_JOIN || k > LM_M_LAST) return lm_fail(LM_E_IO, "malformed message: unknown kind %d", k);
-  if (in->n - sizeof length < length) return LM_OK;
   *kind = (lm_message)k;
-  *fields = lm_reader_of(in->data + sizeof length + 1, length - 1);
-  *used = sizeof length + length;
   return LM_OK;
 }
 

@@ -1,10 +1,11 @@
 /* Defines the messages between members and the store, after auth.h's handshake (with an empty hello). A message is a
- * uint32 length of the rest (at most LM_MESSAGE_MAX), a uint8 kind, and fields as base/bytes.h writes them. A side that
+ * frame of at most LM_MESSAGE_MAX bytes: a uint8 kind, and fields as base/bytes.h writes them. A side that
  * receives a malformed message closes the connection. */
 #pragma once
 
 #include "base/bytes.h"
 #include "device/device.h"
+#include "distributed/net/framed_stream.h"
 #include "distributed/net/socket.h"
 #include "distributed/store/failure.h"
 #include "distributed/store/ticket.h"
@@ -58,6 +59,5 @@ void lm_get_member(lm_reader *r, lm_member *out);
 /* Begin and end a message in b: begin returns the offset of its length, and end fills the length in. */
 size_t lm_message_begin(lm_bytes *b, lm_message kind);
 void lm_message_end(lm_bytes *b, size_t at);
-/* Returns kind and fields of the first message in `in`, and its size in *used; *used = 0: incomplete. LM_E_IO:
- * malformed. */
-lm_status lm_message_next(const lm_bytes *in, lm_message *kind, lm_reader *fields, size_t *used);
+/* Returns kind and fields of the next received message, as lm_stream_next does. LM_E_IO: malformed. */
+lm_status lm_message_next(lm_framed_stream *s, lm_message *kind, lm_reader *fields, bool *complete);

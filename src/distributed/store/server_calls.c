@@ -177,7 +177,7 @@ static void put_missing_rank(const lm_server *s, int rank, lm_bytes *out) {
   lm_put_party(out, &party);
 }
 
-static int by_number(const void *a, const void *b) {
+static int compare_numbers(const void *a, const void *b) {
   int x = *(const int *)a, y = *(const int *)b;
   return (x > y) - (x < y);
 }
@@ -205,7 +205,7 @@ bool lm_server_missing(lm_server *s, lm_conn *c, lm_reader *r) {
       ranks[absent++] = (int)rank;
   }
   valid = valid && lm_reader_done(r);
-  qsort(not_joined, (size_t)late, sizeof *not_joined, by_number);
+  qsort(not_joined, (size_t)late, sizeof *not_joined, compare_numbers);
   lm_put_u32(&reply, (uint32_t)(absent + late));
   for (int i = 0; i < absent; i++) put_missing_rank(s, ranks[i], &reply);
   for (int i = 0; i < late; i++) put_missing_rank(s, not_joined[i], &reply);

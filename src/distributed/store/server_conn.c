@@ -1,4 +1,4 @@
-/* Moves the store's connections between lists, marks those with output or an end, and closes the listener. */
+/* Moves the store's connections between lists, sends their messages, marks those that end, and stops accepting. */
 #include "distributed/store/server_private.h"
 
 static const double closing_time = 1; /* seconds for a closing connection to read its last messages */
@@ -32,31 +32,26 @@ void lm_conn_drop(lm_server *s, lm_conn *c, lm_failure_kind as, const char *why)
 
 void lm_conn_no_memory(lm_server *s, lm_conn *c) { lm_conn_drop(s, c, LM_FAILURE_ERROR, "the store is out of memory"); }
 
-void lm_conn_queued(lm_server *s, lm_conn *c) {
+void lm_conn_send(lm_server *s, lm_conn *c) {
   if (c->gone) return;
-  if (c->out.failed) {
+  lm_stream_send(&c->stream);
+  if (c->stream.out.failed)
     lm_conn_no_memory(s, c);
-  } else if (c->out.n - c->sent > LM_UNSENT_MAX) {
+  else if (lm_stream_unsent(&c->stream) > LM_UNSENT_MAX)
     lm_conn_drop(s, c, LM_FAILURE_FROZEN, "it does not read what the store sends");
-  } else if (!c->dirty) {
-    c->dirty = true;
-    c->next_dirty = s->dirty;
-    s->dirty = c;
-  }
 }
 
 void lm_conn_close_gently(lm_server *s, lm_conn *c) {
   c->state = LM_CONN_CLOSING;
   c->deadline = s->now + closing_time;
   c->rank = -1;
-  lm_bytes_free(&c->in);
+  lm_stream_drop_input(&c->stream);
+  c->stream.ends = true;
   lm_conn_move(c, &s->closing);
-  lm_conn_queued(s, c);
+  lm_conn_send(s, c);
 }
 
-void lm_server_close_listener(lm_server *s) {
-  if (s->listener >= 0) lm_net_close_watched(s->epoll, s->listener);
-  s->listener = -1;
-  s->listen_at = 0;
-  while (s->pending.first) lm_conn_drop(s, s->pending.first, LM_FAILURE_DIED, NULL);
+void lm_server_stop_accepting(lm_server *s) {
+  lm_acceptor_close(&s->acceptor);
+  while (s->joining.first) lm_conn_drop(s, s->joining.first, LM_FAILURE_DIED, NULL);
 }

@@ -18,7 +18,7 @@ static lm_entry **server_find(lm_server *s, const char *key, size_t n) {
 static size_t server_cost(const lm_entry *e) { return sizeof *e + e->n_key + (e->value ? e->n : 0); }
 
 /* Returns the key's entry, created if there is none; NULL: out of memory. */
-static lm_entry *entry_of(lm_server *s, const char *key, size_t n) {
+static lm_entry *find_or_add_entry(lm_server *s, const char *key, size_t n) {
   lm_entry **p = server_find(s, key, n);
   if (*p) return *p;
   lm_entry *e = lm_calloc(1, sizeof *e + n + 1);
@@ -41,12 +41,12 @@ static void server_tidy(lm_server *s, lm_entry **p) {
 }
 
 void lm_server_reply(lm_server *s, lm_conn *c, uint32_t id, bool found, const char *value, size_t n) {
-  size_t at = lm_message_begin(&c->out, LM_M_REPLY);
-  lm_put_u32(&c->out, id);
-  lm_put_u8(&c->out, found);
-  lm_put_string(&c->out, value, n);
-  lm_message_end(&c->out, at);
-  lm_conn_queued(s, c);
+  size_t at = lm_message_begin(&c->stream.out, LM_M_REPLY);
+  lm_put_u32(&c->stream.out, id);
+  lm_put_u8(&c->stream.out, found);
+  lm_put_string(&c->stream.out, value, n);
+  lm_message_end(&c->stream.out, at);
+  lm_conn_send(s, c);
 }
 
 /* Sets a key and replies to its waiters. If it exceeds a limit or memory, drops the member and returns false. */
@@ -62,7 +62,7 @@ static bool server_store_value(lm_server *s, lm_conn *c, const char *key, size_t
     return false;
   }
   char *copy = lm_malloc(n);
-  lm_entry *e = copy ? entry_of(s, key, n_key) : NULL;
+  lm_entry *e = copy ? find_or_add_entry(s, key, n_key) : NULL;
   if (!e) {
     lm_free(copy);
     lm_conn_no_memory(s, c);
@@ -114,7 +114,7 @@ bool lm_server_get(lm_server *s, lm_conn *c, lm_reader *r) {
     lm_conn_drop(s, c, LM_FAILURE_ERROR, "it waits for more keys than the store can hold");
   } else {
     lm_waiter *w = lm_malloc(sizeof *w);
-    e = w ? entry_of(s, key, n) : NULL;
+    e = w ? find_or_add_entry(s, key, n) : NULL;
     if (!e) {
       lm_free(w);
       lm_conn_no_memory(s, c);

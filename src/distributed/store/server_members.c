@@ -15,10 +15,10 @@ static const double linger = 1;       /* seconds for late ranks of a failed star
 /* ---- failures */
 
 static void send_failure(lm_server *s, lm_conn *c) {
-  size_t at = lm_message_begin(&c->out, LM_M_FAILURE);
-  lm_put_failure(&c->out, &s->cause);
-  lm_message_end(&c->out, at);
-  lm_conn_queued(s, c);
+  size_t at = lm_message_begin(&c->stream.out, LM_M_FAILURE);
+  lm_put_failure(&c->stream.out, &s->cause);
+  lm_message_end(&c->stream.out, at);
+  lm_conn_send(s, c);
 }
 
 void lm_server_publish(lm_server *s, const lm_failure *failure) {
@@ -86,24 +86,24 @@ static void send_welcome(lm_server *s) {
   for (int r = 0; r < s->size; r++) {
     lm_conn *c = s->member_table[r].conn;
     if (!c) continue;
-    lm_put(&c->out, b.data, b.n);
-    c->out.failed |= b.failed;
-    lm_conn_queued(s, c);
+    lm_put(&c->stream.out, b.data, b.n);
+    c->stream.out.failed |= b.failed;
+    lm_conn_send(s, c);
   }
   lm_bytes_free(&b);
 }
 
-static bool refuse(lm_server *s, lm_conn *c, const char *why) {
+static bool refuse_member(lm_server *s, lm_conn *c, const char *why) {
   snprintf(s->refusal, sizeof s->refusal, "%s", why);
-  size_t at = lm_message_begin(&c->out, LM_M_REFUSED);
-  lm_put_text(&c->out, why);
-  lm_message_end(&c->out, at);
+  size_t at = lm_message_begin(&c->stream.out, LM_M_REFUSED);
+  lm_put_text(&c->stream.out, why);
+  lm_message_end(&c->stream.out, at);
   lm_conn_close_gently(s, c);
   return true;
 }
 
 static bool refuse_early(lm_server *s, lm_conn *c) {
-  lm_message_end(&c->out, lm_message_begin(&c->out, LM_M_AHEAD));
+  lm_message_end(&c->stream.out, lm_message_begin(&c->stream.out, LM_M_AHEAD));
   lm_conn_close_gently(s, c);
   return true;
 }
@@ -124,7 +124,7 @@ static void member_fill(lm_server *s, lm_conn *c, int rank, const lm_member *who
     s->welcomed = true;
     send_welcome(s);
   }
-  if (s->joined == s->size) lm_server_close_listener(s);
+  if (s->joined == s->size) lm_server_stop_accepting(s);
 }
 
 bool lm_server_join(lm_server *s, lm_conn *c, lm_reader *r) {
@@ -137,7 +137,7 @@ bool lm_server_join(lm_server *s, lm_conn *c, lm_reader *r) {
         why, sizeof why,
         "protocol versions differ: this rank has %u, rank 0 has %d; install the same version of Luminary on all ranks",
         version, LM_PROTOCOL);
-    return refuse(s, c, why);
+    return refuse_member(s, c, why);
   }
   uint32_t rank = lm_get_u32(r), size = lm_get_u32(r), generation = lm_get_u32(r);
   lm_get_member(r, &who);
@@ -165,7 +165,7 @@ bool lm_server_join(lm_server *s, lm_conn *c, lm_reader *r) {
     member_fill(s, c, (int)rank, &who);
     return true;
   }
-  return refuse(s, c, why);
+  return refuse_member(s, c, why);
 }
 
 /* ---- leaving */
@@ -174,11 +174,11 @@ static void send_left(lm_server *s, int rank, const char *fields, size_t n) {
   for (int r = 0; r < s->size; r++) {
     lm_conn *c = s->member_table[r].conn;
     if (!c || r == rank || s->member_table[r].left) continue;
-    size_t at = lm_message_begin(&c->out, LM_M_LEFT);
-    lm_put_u32(&c->out, (uint32_t)rank);
-    lm_put(&c->out, fields, n);
-    lm_message_end(&c->out, at);
-    lm_conn_queued(s, c);
+    size_t at = lm_message_begin(&c->stream.out, LM_M_LEFT);
+    lm_put_u32(&c->stream.out, (uint32_t)rank);
+    lm_put(&c->stream.out, fields, n);
+    lm_message_end(&c->stream.out, at);
+    lm_conn_send(s, c);
   }
 }
 
@@ -220,8 +220,8 @@ void lm_server_lost(lm_server *s, lm_conn *c) {
 void lm_server_send_heartbeat(lm_server *s) {
   for (lm_conn *c = s->members.first, *next; c; c = next) {
     next = c->next;
-    lm_message_end(&c->out, lm_message_begin(&c->out, LM_M_PULSE));
-    lm_conn_queued(s, c);
+    lm_message_end(&c->stream.out, lm_message_begin(&c->stream.out, LM_M_PULSE));
+    lm_conn_send(s, c);
   }
   double quarter = s->heartbeat_timeout / 4;
   s->pulse_at = s->now + (quarter > 0 && quarter < 1 ? quarter : 1);
@@ -257,7 +257,7 @@ bool lm_server_is_done(const lm_server *s) {
   for (int r = 0; r < s->size; r++)
     if (s->member_table[r].conn && !s->member_table[r].left && !s->member_table[r].frozen) return false;
   /* Ranks that were starting when the job failed must still reach the store, to learn the cause. */
-  bool late = s->listener >= 0 && s->joined > 0 && s->joined < s->size && s->cause.kind != LM_FAILURE_ABSENT;
+  bool late = s->acceptor.watch.fd >= 0 && s->joined > 0 && s->joined < s->size && s->cause.kind != LM_FAILURE_ABSENT;
   return !late || s->now > s->cause_at + linger;
 }
 

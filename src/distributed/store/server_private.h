@@ -1,13 +1,14 @@
 /* Declares the store's state, used by one thread with an epoll loop. Private to server*.c.
  *
- * A connection authenticates, sends JOIN, and is then a member's until it closes. Handlers never close one: they mark
+ * An authenticated connection sends JOIN, and is then a member's until it closes. Handlers never close one: they mark
  * it as gone, and the loop reaps it after all events of the round. So an error that a process publishes just before it
  * ends is handled before its death. */
 #pragma once
 
 #include <stdatomic.h>
 
-#include "distributed/net/auth.h"
+#include "distributed/net/acceptor.h"
+#include "distributed/net/framed_stream.h"
 #include "distributed/store/protocol.h"
 #include "distributed/store/server.h"
 
@@ -19,23 +20,21 @@ enum {
   LM_KEY_SLOTS = 1024
 };
 
-typedef enum lm_conn_state { LM_CONN_PROVING, LM_CONN_JOINING, LM_CONN_MEMBER, LM_CONN_CLOSING } lm_conn_state;
+typedef enum lm_conn_state { LM_CONN_JOINING, LM_CONN_MEMBER, LM_CONN_CLOSING } lm_conn_state;
 
 typedef struct lm_conn {
+  lm_framed_stream stream;
+  lm_server *server;
   struct lm_conn *prev, *next; /* neighbors in `list` */
   struct lm_conn_list *list;
-  int fd, rank; /* -1: none */
+  int rank; /* -1: none */
   lm_conn_state state;
-  bool gone, dirty, watches_out;
+  bool gone;
   lm_failure_kind as; /* once gone: its member's failure; LM_FAILURE_DIED closes at once */
   const char *why;    /* the failure's message, static text, or NULL */
   double deadline;    /* lm_seconds() by which it must have joined or, when closing, is closed */
   double heard;       /* lm_seconds() of the last bytes */
-  lm_auth *auth;      /* handshake in state PROVING, else NULL */
-  lm_bytes in, out;
-  size_t sent; /* bytes of out */
-  int waits;   /* number of keys it waits for */
-  struct lm_conn *next_dirty;
+  int waits;          /* number of keys it waits for */
 } lm_conn;
 
 typedef struct lm_conn_list {
@@ -82,18 +81,17 @@ struct lm_server {
   /* shared with the owner */
   _Atomic int references; /* the thread's and the owner's */
   _Atomic bool released, stopped;
-  int wake;
+  lm_loop loop; /* which the owner may wake */
   char address[LM_ADDRESS_MAX];
   struct lm_server *next; /* next in the process's list of servers */
 
   /* used by the thread alone */
-  int epoll, listener; /* listener: -1 once closed */
-  int size, generation, max_pending;
+  lm_acceptor acceptor; /* without a listener once all have joined */
+  int size, generation;
   lm_key key;
   double heartbeat_timeout;
-  double now, pulse_at, listen_at, silence_at; /* lm_seconds(); listen_at 0: is listening */
-  lm_conn_list pending, members, closing, gone;
-  lm_conn *dirty;
+  double now, pulse_at, silence_at; /* lm_seconds() */
+  lm_conn_list joining, members, closing, gone;
   bool welcomed;
   lm_server_member *member_table; /* [size] */
   int joined;
@@ -103,14 +101,13 @@ struct lm_server {
   lm_failure held;   /* a failure held back, since its cause may still come; kind NONE: none */
   double held_until; /* lm_seconds() at which it becomes the cause */
   lm_entry *slots[LM_KEY_SLOTS];
-  size_t stored;        /* bytes of all entries and waiters */
-  char chunk[64 << 10]; /* buffer for reading */
+  size_t stored; /* bytes of all entries and waiters */
 };
 
 /* ---- server_conn.c: connections */
 
-/* Schedules c->out, to which the caller has added a message, to be sent at the end of the round. */
-void lm_conn_queued(lm_server *s, lm_conn *c);
+/* Sends c->stream.out, to which the caller has added a message. */
+void lm_conn_send(lm_server *s, lm_conn *c);
 /* Marks c as gone, with its member's failure. `why` is static text or NULL. */
 void lm_conn_drop(lm_server *s, lm_conn *c, lm_failure_kind as, const char *why);
 void lm_conn_no_memory(lm_server *s, lm_conn *c);
@@ -118,18 +115,16 @@ void lm_conn_no_memory(lm_server *s, lm_conn *c);
 void lm_conn_close_gently(lm_server *s, lm_conn *c);
 void lm_conn_leave_list(lm_conn *c);
 void lm_conn_move(lm_conn *c, lm_conn_list *list);
-/* Stops listening and drops connections that have not joined. */
-void lm_server_close_listener(lm_server *s);
+/* Stops accepting and drops connections that have not joined. */
+void lm_server_stop_accepting(lm_server *s);
 
 /* ---- server_io.c, above all others but server.c */
 
 void lm_conn_free(lm_server *s, lm_conn *c);
-/* Handles epoll's events of c. */
-void lm_conn_serve(lm_server *s, lm_conn *c, uint32_t events);
-/* Ends a round: sends what is queued, and reaps dropped connections, which queues messages to others. */
-void lm_conns_end_round(lm_server *s);
-void lm_server_accept(lm_server *s);
-void lm_server_listen(lm_server *s, bool on); /* off: until s->listen_at */
+/* Reaps dropped connections in the order in which they were dropped: of several deaths the first is the cause. */
+void lm_conns_reap(lm_server *s);
+/* Takes over a connection that is authenticated; ctx is the server. */
+void lm_server_admit(void *ctx, int fd, lm_reader hello);
 
 /* ---- message handlers, which return false for a malformed message */
 

@@ -90,8 +90,7 @@ static void end_process(void) {
 /* Waits, at most `grace`, so that waiting calls learn the cause and a failed one can end the script. */
 static void give_time(void) {
   double now = lm_seconds(), until = now + grace, least = atomic_load(&stores) > 0 ? now + last_words : now;
-  for (; now < until && (now < least || !nobody_waits()); now = lm_seconds())
-    nanosleep(&(struct timespec){.tv_nsec = 5000000}, NULL);
+  for (; now < until && (now < least || !nobody_waits()); now = lm_seconds()) lm_sleep(5e-3);
 }
 
 static void *sigterm_serve(void *arg) {
@@ -141,15 +140,14 @@ static lm_status install(void) {
 }
 
 lm_status lm_sigterm_watch(void) {
-  pthread_mutex_lock(&lock);
+  LM_LOCKED(&lock);
   lm_status status = users == 0 ? install() : LM_OK;
   if (status == LM_OK) users++;
-  pthread_mutex_unlock(&lock);
   return status;
 }
 
 void lm_sigterm_unwatch(void) {
-  pthread_mutex_lock(&lock);
+  LM_LOCKED(&lock);
   if (--users == 0 && installed) {
     installed = false;
     if (!atomic_load(&deferred)) default_again();
@@ -162,18 +160,16 @@ void lm_sigterm_unwatch(void) {
       if (atomic_load(&asked)) end_process(); /* a SIGTERM that the thread may have missed */
     }
   }
-  pthread_mutex_unlock(&lock);
 }
 
 void lm_sigterm_defer(void) {
   struct sigaction now;
-  pthread_mutex_lock(&lock);
+  LM_LOCKED(&lock);
   if (!atomic_load(&deferred) && sigaction(SIGTERM, NULL, &now) == 0) {
     if (!is_ours(&now)) foreign = now;
     take_signal();
     atomic_store(&deferred, true);
   }
-  pthread_mutex_unlock(&lock);
 }
 
 bool lm_sigterm_came(void) { return atomic_load_explicit(&came, memory_order_relaxed); }

@@ -17,7 +17,7 @@
 
 /* ---- the init_method */
 
-lm_status lm_locator_of(const char *method, int generation, lm_locator *out) {
+lm_status lm_locator_parse(const char *method, int generation, lm_locator *out) {
   *out = (lm_locator){.fd = -1};
   if (strncmp(method, "tcp://", 6) == 0) {
     out->by = LM_BY_ADDRESS;
@@ -50,19 +50,19 @@ lm_status lm_locator_of(const char *method, int generation, lm_locator *out) {
   if (strcmp(method, "pmix://") == 0) {
     out->by = LM_BY_PMIX;
     snprintf(out->path, sizeof out->path, "luminary.%d", generation);
-    lm_status status = lm_pmix_is_there();
+    lm_status status = lm_pmix_check();
     return status == LM_OK ? LM_OK : lm_fail_in(status, "init_method pmix://");
   }
   return lm_fail(LM_E_ARG, "init_method '%s' must start with env://, tcp:// or file://", method);
 }
 
 lm_status lm_locator_key(const lm_locator *l, const lm_location *at, const char *token, const char *job, lm_key *out) {
-  if (l->by == LM_BY_ADDRESS) return lm_key_of(token && *token ? token : NULL, job, out);
+  if (l->by == LM_BY_ADDRESS) return lm_key_make(token && *token ? token : NULL, job, out);
   char text[4096];
   const char *secret = token && *token ? token : job;
   int n = snprintf(text, sizeof text, "%s|%s|%s", at->nonce, l->by == LM_BY_FILE ? l->path : "", secret);
   if (n >= (int)sizeof text) return lm_fail(LM_E_ARG, "LM_TOKEN or the job id is too long: %zu bytes", strlen(secret));
-  return lm_key_of(token && *token ? text : NULL, text, out);
+  return lm_key_make(token && *token ? text : NULL, text, out);
 }
 
 lm_status lm_locator_host(const lm_locator *l, char host[LM_ADDRESS_MAX], const lm_deadline *p) {
@@ -91,7 +91,7 @@ static lm_status parse_location(const char *text, lm_location *at) {
   return LM_OK;
 }
 
-static lm_status folder_is_there(const char *path) {
+static lm_status check_folder(const char *path) {
   char folder[1024];
   struct stat info;
   snprintf(folder, sizeof folder, "%s", path);
@@ -207,7 +207,7 @@ static lm_status write_file(lm_locator *l, const char *text) {
   struct stat info;
   bool done = false, held = false;
   int fd = -1;
-  lm_status status = folder_is_there(path);
+  lm_status status = check_folder(path);
   if (status != LM_OK) return status;
   temporary_name(path, temporary, sizeof temporary);
   status = locate_make_file(path, temporary, text, &fd);
@@ -253,7 +253,7 @@ lm_status lm_locator_find(const lm_locator *l, const char *token, lm_location *a
   bool held;
   switch (l->by) {
     case LM_BY_FILE:
-      NEED(folder_is_there(l->path));
+      NEED(check_folder(l->path));
       NEED(read_location_file(l->path, at, &held, &info));
       if (!token || !*token) NEED(check_owner(l->path, &info));
       break;

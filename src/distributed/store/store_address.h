@@ -20,7 +20,7 @@ typedef struct lm_location {
 
 /* Parses init_method. generation: the world's; each world has its own PMIx key, since PMIx values cannot be deleted.
  * LM_E_ARG with the expected form if it is malformed. */
-lm_status lm_locator_of(const char *init_method, int generation, lm_locator *out);
+lm_status lm_locator_parse(const char *init_method, int generation, lm_locator *out);
 /* Returns the host that rank 0's store listens on; "": every interface, published under the machine's most likely
  * address. */
 lm_status lm_locator_host(const lm_locator *l, char host[LM_ADDRESS_MAX], const lm_deadline *p);

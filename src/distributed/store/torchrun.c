@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "base/bytes.h"
+#include "base/descriptor.h"
 #include "distributed/net/interface.h"
 
 enum { VALIDATE = 0, SET = 1, GET = 3, WAIT = 6, MAGIC = 0x3C85F7CE, STOP_WAITING = 0 };
@@ -36,9 +37,9 @@ lm_status lm_torchrun_seen_from(const char *address, char host[LM_ADDRESS_MAX], 
 /* Connects, sets `key` to `value` unless that is NULL, and waits until the key is set. The caller closes *fd. */
 static lm_status torchrun_ask(const char *address, const char *key, const char *value, const lm_deadline *p, int *fd) {
   lm_status status = LM_OK;
-  lm_bytes b = {0};
+  LM_OWNED_BYTES b = {0};
   uint8_t reply = STOP_WAITING;
-  TRY(torchrun_reach(address, p, fd));
+  NEED(torchrun_reach(address, p, fd));
   lm_put_u8(&b, VALIDATE);
   lm_put_u32(&b, MAGIC);
   if (value) {
@@ -49,40 +50,31 @@ static lm_status torchrun_ask(const char *address, const char *key, const char *
   lm_put_u8(&b, WAIT);
   lm_put_u64(&b, 1);
   put_text(&b, key);
-  if (b.failed) TRY(LM_E_OOM);
-  TRY(lm_net_write(*fd, b.data, b.n, p));
-  TRY(lm_net_read(*fd, &reply, sizeof reply, p));
+  if (b.failed) return LM_E_OOM;
+  NEED(lm_net_write(*fd, b.data, b.n, p));
+  NEED(lm_net_read(*fd, &reply, sizeof reply, p));
   if (reply != STOP_WAITING) status = lm_fail(LM_E_IO, "the server at %s is not torchrun's store", address);
 
-done:
-  lm_bytes_free(&b);
   return status;
 }
 
 lm_status lm_torchrun_set(const char *address, const char *key, const char *value, const lm_deadline *p) {
-  int fd = -1;
-  lm_status status = torchrun_ask(address, key, value, p, &fd);
-  if (fd >= 0) close(fd);
-  return status;
+  LM_OWNED_FD fd = -1;
+  return torchrun_ask(address, key, value, p, &fd);
 }
 
 lm_status lm_torchrun_get(const char *address, const char *key, char *value, size_t capacity, const lm_deadline *p) {
-  lm_status status = LM_OK;
-  lm_bytes b = {0};
+  LM_OWNED_BYTES b = {0};
   uint64_t n = 0;
-  int fd = -1;
-  TRY(torchrun_ask(address, key, NULL, p, &fd));
+  LM_OWNED_FD fd = -1;
+  NEED(torchrun_ask(address, key, NULL, p, &fd));
   lm_put_u8(&b, GET);
   put_text(&b, key);
-  if (b.failed) TRY(LM_E_OOM);
-  TRY(lm_net_write(fd, b.data, b.n, p));
-  TRY(lm_net_read(fd, &n, sizeof n, p));
+  if (b.failed) return LM_E_OOM;
+  NEED(lm_net_write(fd, b.data, b.n, p));
+  NEED(lm_net_read(fd, &n, sizeof n, p));
   if (n >= capacity) n = capacity - 1;
-  TRY(lm_net_read(fd, value, (size_t)n, p));
+  NEED(lm_net_read(fd, value, (size_t)n, p));
   value[n] = 0;
-
-done:
-  if (fd >= 0) close(fd);
-  lm_bytes_free(&b);
-  return status;
+  return LM_OK;
 }

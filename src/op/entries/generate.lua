@@ -202,7 +202,7 @@ end
 
 -- ---- headers
 
-local function sorted(t)
+local function sorted_keys(t)
   local names = {}
   for name in pairs(t) do names[#names + 1] = name end
   table.sort(names)
@@ -211,7 +211,7 @@ end
 
 local function choices()
   local body = {context.made, '#pragma once\n\n#include "base/status.h"\n'}
-  for _, name in ipairs(sorted(list.choices)) do
+  for _, name in ipairs(sorted_keys(list.choices)) do
     local choice = list.choices[name]
     if choice.enum then
       body[#body + 1] = ("typedef enum lm_%s { %s } lm_%s;"):format(name, table.concat(choice.enum, ", "), name)
@@ -389,10 +389,10 @@ local function flops(entry)
     end
     return "a->" .. name
   end
-  local function emit(tree)
+  local function emit_c(tree)
     if tree[1] == "number" then return tree[2] end
     if tree[1] == "*" or tree[1] == "/" or tree[1] == "+" then
-      return ("(%s %s %s)"):format(emit(tree[2]), tree[1], emit(tree[3]))
+      return ("(%s %s %s)"):format(emit_c(tree[2]), tree[1], emit_c(tree[3]))
     elseif tree[1] == "call" and tree[2] == "numel_of" then
       return ("(double)%s->numel"):format(tensor(tree[3][1]))
     elseif tree[1] == "entry" and tree[2][2] == "size_of" then
@@ -410,7 +410,7 @@ static double flops_$name(const void *args, lm_tensor *const *out) {
   (void)out;
   return $value;
 }
-]], {name = entry.name, value = emit(tree)})
+]], {name = entry.name, value = emit_c(tree)})
 end
 
 local function tables()
@@ -421,7 +421,7 @@ local function tables()
 #include "op_entries.h"
 
 ]]}
-  for _, name in ipairs(sorted(list.choices)) do
+  for _, name in ipairs(sorted_keys(list.choices)) do
     body[#body + 1] = ("const char *const lm_names_%s[] = {%s, NULL};\n"):format(name,
       table.concat(map(list.choices[name], quoted), ", "))
   end
@@ -443,15 +443,15 @@ _Static_assert(sizeof defaults_$name <= sizeof(lm_args_union), "room for every o
   end
   body[#body + 1] = "\nconst lm_op lm_ops[LM_SLOT_COUNT] = {\n" .. table.concat(map(slots, descriptor)) .. "};\n"
   body[#body + 1] = "\nconst lm_overload lm_overloads[] = {\n"
-  for _, name in ipairs(sorted(list.overloads)) do
+  for _, name in ipairs(sorted_keys(list.overloads)) do
     local o = list.overloads[name]
-    local function id(key)
+    local function key_as_id(key)
       local op = o[key] or o[1]
       if not list[op] then error(("src/op/entries/ops.lua: overload %s: there is no op '%s'"):format(name, op), 0) end
       return "LM_OP_" .. op
     end
     body[#body + 1] = ("    {%s, %s, %s, %s, %s, %s},\n"):format(quoted(name), o.option and quoted(o.option) or "NULL",
-      id(1), id "number", id "tensor", id "with")
+      key_as_id(1), key_as_id "number", key_as_id "tensor", key_as_id "with")
   end
   body[#body + 1] = "    {0},\n};\n"
   body[#body + 1] = fill([[
@@ -474,27 +474,27 @@ int lm_pointwise_row(int kernel) { return row_of[kernel]; }
   return table.concat(body)
 end
 
-local function put(file, body) text.put(out, file, body) end
+local function write_file(file, body) text.put(out, file, body) end
 
 local args = by_file()
-for name, entries in pairs(args) do put(("op_args_%s.h"):format(name), structs(entries)) end
-put("op_choices.h", choices())
-put("op_ids.h", ids())
-put("op_entries.h", context.made .. "\n#pragma once\n\n" .. table.concat(map(sorted(args), function(name)
+for name, entries in pairs(args) do write_file(("op_args_%s.h"):format(name), structs(entries)) end
+write_file("op_choices.h", choices())
+write_file("op_ids.h", ids())
+write_file("op_entries.h", context.made .. "\n#pragma once\n\n" .. table.concat(map(sorted_keys(args), function(name)
   return ('#include "op_args_%s.h"\n'):format(name)
 end)) .. '#include "op_ids.h"\n')
-put("op_entries.c", tables())
-put("op_calls.h", rules.calls_header())
-put("op_calls.c", rules.calls())
-put("op_rules.c", rules.gradients())
-put("op_operands.c", operands.functions())
-put("pointwise_scalars.h", pointwise.scalars())
-put("pointwise_loops_of.inc", pointwise.loops())
-put("pointwise_table.inc", pointwise.tables())
-put("pointwise_rows.cuh", pointwise.rows())
-put("pointwise_launchers.h", pointwise.launchers())
-put("pointwise_f32.inc", pointwise.definitions("f32", "float", "LM_F32"))
-put("pointwise_f64.inc", pointwise.definitions("f64", "double", "LM_F64"))
-put("pointwise_i64.inc", pointwise.definitions("i64", "int64_t", "LM_I64"))
-put("pointwise_grad_f32.inc", pointwise.gradient_definitions("f32", "float", "LM_F32"))
-put("pointwise_grad_f64.inc", pointwise.gradient_definitions("f64", "double", "LM_F64"))
+write_file("op_entries.c", tables())
+write_file("op_calls.h", rules.calls_header())
+write_file("op_calls.c", rules.calls())
+write_file("op_rules.c", rules.gradients())
+write_file("op_operands.c", operands.functions())
+write_file("pointwise_scalars.h", pointwise.scalars())
+write_file("pointwise_loops_of.inc", pointwise.loops())
+write_file("pointwise_table.inc", pointwise.tables())
+write_file("pointwise_rows.cuh", pointwise.rows())
+write_file("pointwise_launchers.h", pointwise.launchers())
+write_file("pointwise_f32.inc", pointwise.definitions("f32", "float", "LM_F32"))
+write_file("pointwise_f64.inc", pointwise.definitions("f64", "double", "LM_F64"))
+write_file("pointwise_i64.inc", pointwise.definitions("i64", "int64_t", "LM_I64"))
+write_file("pointwise_grad_f32.inc", pointwise.gradient_definitions("f32", "float", "LM_F32"))
+write_file("pointwise_grad_f64.inc", pointwise.gradient_definitions("f64", "double", "LM_F64"))

@@ -170,7 +170,7 @@ return function(context)
   end
   for i, kernel in ipairs(in_order) do kernel.row = i - 1 end
 
-  local function has(kernel, suffix)
+  local function has_variant(kernel, suffix)
     if suffix == "i64" then return not kernel.real end
     return not kernel.integers
   end
@@ -285,7 +285,7 @@ return function(context)
     for _, suffix in ipairs {"f32", "f64", "i64"} do
       body[#body + 1] = ("static lm_pointwise_launcher *const %s[LM_POINTWISE_KERNELS] = {"):format(suffix)
       for _, kernel in ipairs(in_order) do
-        if has(kernel, suffix) then
+        if has_variant(kernel, suffix) then
           body[#body + 1] = ("    [%s] = %s,"):format(kernel.id, launcher(kernel, suffix))
         end
       end
@@ -298,7 +298,7 @@ return function(context)
     local body = {context.made}
     for _, suffix in ipairs {"f32", "f64", "i64"} do
       for _, kernel in ipairs(in_order) do
-        local name = has(kernel, suffix) and launcher(kernel, suffix)
+        local name = has_variant(kernel, suffix) and launcher(kernel, suffix)
         if name then body[#body + 1] = ("LM_C lm_pointwise_launcher %s;"):format(name) end
       end
     end
@@ -332,7 +332,7 @@ struct lm_row_$name {
   local function definitions(of_them, suffix, num, dtype)
     local body = {context.made}
     for _, kernel in ipairs(of_them) do
-      if has(kernel, suffix) then
+      if has_variant(kernel, suffix) then
         body[#body + 1] = ("LM_POINTWISE_LAUNCHER(%s, lm_row_%s, %s, %s)")
           :format(launcher(kernel, suffix), short(kernel), num, dtype)
       end

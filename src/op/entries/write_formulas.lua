@@ -33,7 +33,7 @@ return function(context)
 
   local about_own = {size_of = "ints", is_transposed = "number"} -- properties of a gradient's argument
 
-  local function within(c) return c:find("[^%w_.>%-]") and "(" .. c .. ")" or c end
+  local function enclosed(c) return c:find("[^%w_.>%-]") and "(" .. c .. ")" or c end
 
   -- ---- a formula as C over tensors
 
@@ -158,7 +158,7 @@ return function(context)
       own = own and not later
     end)
     local place = own and #self.conditions + 1 or nil
-    local when = within(self.scope.while_recording and self.scope.while_recording(c) or c)
+    local when = enclosed(self.scope.while_recording and self.scope.while_recording(c) or c)
     if place then self.conditions[place] = when end
     local yes, of_yes = self:emit(tree[3])
     if place then self.conditions[place] = "!" .. when end
@@ -169,7 +169,7 @@ return function(context)
       if of_no == "number" then no, of_no = ("lm_e_number(e, %s)"):format(no), "tensor" end
       if of_yes ~= of_no then self:wrong("? : between a %s and a %s", of_yes, of_no) end
     end
-    return ("(%s ? %s : %s)"):format(within(c), yes, no), of_yes == "nil" and of_no or of_yes,
+    return ("(%s ? %s : %s)"):format(enclosed(c), yes, no), of_yes == "nil" and of_no or of_yes,
       of_yes == "nil" or of_no == "nil"
   end
 
@@ -197,7 +197,7 @@ return function(context)
     local c, of = self:emit(tree[2])
     if #tree == 2 then
       if of == "tensor" then return self:call(kind == "!" and "logical_not" or "neg", {{"c", c, of}}) end
-      return kind .. within(c), of
+      return kind .. enclosed(c), of
     end
     if tree[3][1] == "string" and tree[2][1] == "name" then
       local a = self.entry.args[tree[2][2]]
@@ -206,7 +206,7 @@ return function(context)
     end
     local c2, of2 = self:emit(tree[3])
     if of == "number" and of2 == "number" then
-      return ("%s%s %s %s"):format(kind == "/" and "(double)" or "", within(c), kind, within(c2)), "number"
+      return ("%s%s %s %s"):format(kind == "/" and "(double)" or "", enclosed(c), kind, enclosed(c2)), "number"
     end
     if not operators[kind] then self:wrong("tensors have no operator %s", kind) end
     return self:call(operators[kind], {{"c", c, of}, {"c", c2, of2}})
@@ -222,7 +222,7 @@ return function(context)
     return function(...) return self:emit(...) end, self:erring()
   end
 
-  local function read(entry, label, given)
+  local function read_formula(entry, label, given)
     local ok, tree = pcall(formula.read, given)
     if not ok then fail(entry, "%s: %s in '%s'", label, tree, given) end
     return tree
@@ -239,7 +239,7 @@ return function(context)
     local emit, wrong = emitter(entry, label, scope)
     for _, line in ipairs(type(given) == "table" and given or {given}) do
       local name, rest = line:match("^([%a_][%w_]*) = (.*)$")
-      local c, of, may_be_nil = emit(read(entry, label, rest or line), not name and root)
+      local c, of, may_be_nil = emit(read_formula(entry, label, rest or line), not name and root)
       if name then
         if not c_types[of] then wrong("%s is a %s, and has no name", name, of) end
         if entry.args[name] or outside(name) or known[name] or reserved[name] then
@@ -266,24 +266,24 @@ return function(context)
       return map(is_c_composite(entry) and entry.tensors or {}, function(a) return a.name end)
     end
     local total, views = {}, {}
-    local function add(to, from)
+    local function add_counts(to, from)
       for name, n in pairs(from) do to[name] = (to[name] or 0) + n end
       return to
     end
-    local function uses(tree)
+    local function count_uses(tree)
       local kind, name = tree[1], tree[2]
       if kind == "name" then return views[name] or {[name] = 1} end
       if kind == "call" and functions[name] and functions[name].result ~= "tensor" and not list[name] then return {} end
       if kind == "?" then
-        local found, yes, no = add({}, uses(tree[2])), uses(tree[3]), uses(tree[4])
-        for other in pairs(add(add({}, yes), no)) do
+        local found, yes, no = add_counts({}, count_uses(tree[2])), count_uses(tree[3]), count_uses(tree[4])
+        for other in pairs(add_counts(add_counts({}, yes), no)) do
           found[other] = (found[other] or 0) + math.max(yes[other] or 0, no[other] or 0)
         end
         return found
       end
       local found = {}
       for _, part in ipairs((kind == "call" or kind == "list") and tree[#tree] or tree) do
-        if type(part) == "table" then add(found, uses(part)) end
+        if type(part) == "table" then add_counts(found, count_uses(part)) end
       end
       return found
     end
@@ -294,11 +294,11 @@ return function(context)
     end
     for _, line in ipairs(type(entry.formula) == "table" and entry.formula or {entry.formula}) do
       local name, rest = line:match "^([%a_][%w_]*) = (.*)$"
-      local tree = read(entry, "formula", rest or line)
+      local tree = read_formula(entry, "formula", rest or line)
       if name and is_view(tree) then
-        views[name] = uses(tree)
+        views[name] = count_uses(tree)
       else
-        add(total, uses(tree))
+        add_counts(total, count_uses(tree))
       end
     end
     local names = {}
@@ -312,7 +312,7 @@ return function(context)
 
   local function compiled_gradient(row)
     local entry, touched, used, sometimes = row.entry, {args = 0, results = 0, list = false}, {}, {}
-    local function touch(what, bit, condition)
+    local function note_touched(what, bit, condition)
       if condition ~= "" then
         sometimes[#sometimes + 1] = {when = condition, what = what, bit = bit}
       elseif what == "list" then
@@ -333,8 +333,8 @@ return function(context)
       while_recording = function(c) return (c:gsub("lm_rule_given%(r, %d+%)", was_given)) end,
       touch = function(a, condition)
         used.a = true
-        if a.is.of == "tensor" then touch("args", 2 ^ (a.place - 1), condition) end
-        if a.is.of == "list" then touch("list", nil, condition) end
+        if a.is.of == "tensor" then note_touched("args", 2 ^ (a.place - 1), condition) end
+        if a.is.of == "list" then note_touched("list", nil, condition) end
       end,
       name = function(name, condition)
         if row.each and (name == "sizes" or name == "at" or name == "before") then
@@ -349,7 +349,7 @@ return function(context)
         local k = tonumber(number) or 0
         if not letter or k >= (entry.results or 1) + (letter == "y" and entry.hidden or 0) then return nil end
         used[name] = ("r->%s[%d]"):format(letter, k)
-        if letter == "y" then touch("results", 2 ^ k, condition or "") end
+        if letter == "y" then note_touched("results", 2 ^ k, condition or "") end
         return name, "tensor"
       end,
       about_own = function(name, trees, wrong)
@@ -408,13 +408,13 @@ $calls
     same_dtype = "DTYPE", same_size = "SHAPE", numel_of = "SHAPE",
   }
 
-  local function plain(entry, label) -- emits arguments and functions of them, without ops
+  local function pure_emitter(entry, label) -- emits arguments and functions of them, without ops
     return emitter(entry, label, {pure = true, name = function() end})
   end
 
   --- Returns the family that computes an op, and its argument struct's fields as C.
   function rules.call_of_family(entry)
-    local tree = read(entry, "kernel", entry.kernel)
+    local tree = read_formula(entry, "kernel", entry.kernel)
     local family = tree[1] == "call" and list.families[tree[2]]
     if not family then fail(entry, "kernel: a call of a family expected, got '%s'", entry.kernel) end
     local emitting = Emitter.new(entry, "kernel", {pure = true, name = function() end})
@@ -427,12 +427,12 @@ $calls
       if type(row[1]) ~= "string" or type(row[2]) ~= "string" then
         fail(entry, "needs: {condition, message} expected")
       end
-      local emit, wrong = plain(entry, "needs")
-      local tree, code = read(entry, "needs", row[1]), "ARG"
+      local emit, wrong = pure_emitter(entry, "needs")
+      local tree, code = read_formula(entry, "needs", row[1]), "ARG"
       formula.walk(tree, function(part) code = part[1] == "call" and about[part[2]] or code end)
       local values = {}
       local message = row[2]:gsub("%%", "%%%%"):gsub('["\\]', "\\%0"):gsub("{([^{}]+)}", function(inner)
-        local c, of = emit(read(entry, "needs", inner))
+        local c, of = emit(read_formula(entry, "needs", inner))
         values[#values + 1] = of == "tensor" and ("lm_shape_of(%s)"):format(c)
           or of == "ints" and ("lm_f_text_of(%s)"):format(c) or of == "number" and ("lm_f_shown(%s)"):format(c)
           or of == "text" and c or wrong("a %s has no words: '%s'", of, inner)
@@ -475,7 +475,7 @@ static lm_status ${what}_$name(const void *args$more) {
 
   local function parts_of(entry)
     local functions_of, fields = {}, {}
-    local function add(what, more, locals, body)
+    local function add_function(what, more, locals, body)
       functions_of[#functions_of + 1] = fill(begin, {
         what = what, name = entry.name, more = more, ["local"] = locals, body = body,
       })
@@ -484,13 +484,13 @@ static lm_status ${what}_$name(const void *args$more) {
     if entry.needs then
       local body = needs_in_c(entry, entry.needs)
       body[#body + 1] = "return LM_OK;"
-      add("needs", "", {}, body)
+      add_function("needs", "", {}, body)
     end
     if entry.forms then
       local body = {}
       for _, form in ipairs(entry.forms) do
         if not form.when then fail(entry, "forms: {when = condition, formula} expected") end
-        body[#body + 1] = ("if (%s) {"):format((plain(entry, "forms")(read(entry, "forms", form.when))))
+        body[#body + 1] = ("if (%s) {"):format((pure_emitter(entry, "forms")(read_formula(entry, "forms", form.when))))
         for _, lines in ipairs {needs_in_c(entry, form.needs), made_of(entry, "forms", form, true)} do
           for _, line in ipairs(lines) do body[#body + 1] = line:find("^#") and line or "  " .. line end
         end
@@ -499,12 +499,12 @@ static lm_status ${what}_$name(const void *args$more) {
       body[#body + 1] = "*taken = false;"
       body[#body + 1] = "return LM_OK;"
       table.insert(body, 1, "(void)in_place;")
-      add("form", ", bool in_place, bool *taken, lm_tensor **out", expression, body)
+      add_function("form", ", bool in_place, bool *taken, lm_tensor **out", expression, body)
     end
     if entry.formula then
-      add("made_of", ", lm_tensor **out", expression, made_of(entry, "formula", entry.formula))
+      add_function("made_of", ", lm_tensor **out", expression, made_of(entry, "formula", entry.formula))
     elseif is_c_composite(entry) then
-      add("made_of", ", lm_tensor **out", {}, {("return lm_composite_%s(a, out);"):format(entry.name)})
+      add_function("made_of", ", lm_tensor **out", {}, {("return lm_composite_%s(a, out);"):format(entry.name)})
     end
     return table.concat(functions_of), fields
   end

@@ -5,12 +5,12 @@ return function(context)
   local map = text.map
 
   -- Counts the occurrences of a name in a text.
-  local function uses(source, name)
+  local function count_uses(source, name)
     return select(2, source:gsub("%f[%w_]" .. name .. "%f[^%w_]", ""))
   end
 
   local function rest_uses(source, name)
-    return name == "others" and select(2, source:gsub("[%[ ]%.%.%.", "")) or uses(source, name)
+    return name == "others" and select(2, source:gsub("[%[ ]%.%.%.", "")) or count_uses(source, name)
   end
 
   -- Writes one entry's function. letter[name]: the C of a size; bound_by[name]: the first operand with that size;
@@ -125,7 +125,7 @@ return function(context)
   -- Returns the expected shape of an operand as C for a message; letters bound by others appear as their numbers.
   function Writer:expected(parts)
     local words, values, by, least = "", {}, nil, {}
-    local function value(format, c, source) -- sets by, the first argument that the size depends on
+    local function append_value(format, c, source) -- sets by, the first argument that the size depends on
       for name in source:gmatch "[%a_][%w_]*" do
         local a = self.entry.args[name]
         local number = a and a.is.of == "number" and {" for %s = %%lld", name, "(long long)run." .. name}
@@ -138,7 +138,7 @@ return function(context)
       if part.value and part.value:find "^%d+$" then return part.value end
       local c = part.value and self:number(part.value) or self.letter[part.name]
       if c and c:find "[ ?]" then c = "(" .. c .. ")" end
-      local word = c and value("%lld", "(long long)" .. c, part.value or part.name)
+      local word = c and append_value("%lld", "(long long)" .. c, part.value or part.name)
       if part.least then least[#least + 1] = part.name end
       return (part.one and "1 or " or "") .. (word or part.name)
     end
@@ -149,10 +149,10 @@ return function(context)
       elseif not self:has_rest(part) then
         words = words .. comma .. (part.star and "*" or "...")
       elseif #parts == 1 then
-        words = words .. value("%s", ("lm_sizes_text(%s)"):format(self:value(part.rest)), part.rest)
+        words = words .. append_value("%s", ("lm_sizes_text(%s)"):format(self:value(part.rest)), part.rest)
       else
         local where = i == 1 and "before" or "after"
-        words = words .. value("%s", ("lm_sizes_%s(%s)"):format(where, self:value(part.rest)), part.rest)
+        words = words .. append_value("%s", ("lm_sizes_%s(%s)"):format(where, self:value(part.rest)), part.rest)
       end
     end
     if not (#parts == 1 and parts.at and self:has_rest(parts[1])) then words = "[" .. words .. "]" end
@@ -210,7 +210,7 @@ return function(context)
     end
     for _, name in ipairs(bound) do
       self.bound_by[name] = binder(o.arg)
-      if uses(self.all, name) > uses(o.text, name) then
+      if count_uses(self.all, name) > count_uses(o.text, name) then
         self:add(o.arg.is.optional and "%s = %s;" or "const int64_t %s = %s;", name, self.letter[name])
         if o.arg.is.optional then self.late[#self.late + 1] = name end
         self.letter[name] = name

@@ -51,7 +51,7 @@ lm_status lm_op_cholesky_solve(const lm_cholesky_solve_args *a, lm_tensor **out)
 }
 
 /* Makes *t a contiguous float64 tensor on `device` with one tolerance for each matrix. NULL stays NULL. */
-static lm_status tolerances(lm_frame *f, const lm_ints *batch, lm_device device, lm_tensor **t) {
+static lm_status expand_tolerances(lm_frame *f, const lm_ints *batch, lm_device device, lm_tensor **t) {
   if (!*t) return LM_OK;
   NEED(lm_frame_expand(f, t, batch, 0));
   return lm_frame_contiguous_in(f, t, LM_F64, device);
@@ -65,8 +65,8 @@ lm_status lm_op_linalg_pinv(const lm_linalg_pinv_args *a, lm_tensor **out) {
   const int64_t m = a->A->size[a->A->ndim - 2], n = a->A->size[a->A->ndim - 1];
   if (a->hermitian && m != n) return lm_fail_shape("linalg_pinv", "A", "[*, n, n]", lm_shape_of(a->A));
   const lm_ints batch = lm_sizes_between(a->A->ndim, a->A->size, 0, 2);
-  NEED(tolerances(&f, &batch, a->A->device, &run.atol));
-  NEED(tolerances(&f, &batch, a->A->device, &run.rtol));
+  NEED(expand_tolerances(&f, &batch, a->A->device, &run.atol));
+  NEED(expand_tolerances(&f, &batch, a->A->device, &run.rtol));
   NEED(lm_sizes_join(&f, 0, NULL, &batch, 2, (int64_t[]){n, m}, &size));
   NEED(lm_frame_result(&f, 0, a->A->dtype, a->A->device, size.n, size.v, LM_CONTIGUOUS));
   lm_frame_columns(&f, 0);

@@ -22,13 +22,13 @@ lm_status lm_matrix_singular(const char *arg, const lm_tensor *x, lm_bad_matrix 
                  lm_matrix_words(arg, x, bad.at), bad.info);
 }
 
-lm_status lm_matrix_not_positive(const char *arg, const lm_tensor *x, lm_bad_matrix bad) {
+lm_status lm_matrix_fail_not_positive(const char *arg, const lm_tensor *x, lm_bad_matrix bad) {
   if (bad.at < 0) return LM_OK;
   return lm_fail(LM_E_ARG, "%s: %s is not positive definite: its leading minor of order %d is not positive",
                  lm_op_running(), lm_matrix_words(arg, x, bad.at), bad.info);
 }
 
-lm_status lm_matrix_not_converged(const char *what, const char *arg, const lm_tensor *x, lm_bad_matrix bad) {
+lm_status lm_matrix_fail_not_converged(const char *what, const char *arg, const lm_tensor *x, lm_bad_matrix bad) {
   if (bad.at < 0) return LM_OK;
   const char *words = lm_matrix_words(arg, x, bad.at);
   if (bad.info == LM_NOT_FINITE)

@@ -96,7 +96,7 @@ lm_status lm_layout_mask(lm_frame *f, lm_tensor **mask, const lm_tensor *query, 
 bool lm_attention_fuses(const lm_tensor *query, const lm_tensor *key, const lm_tensor *value, const lm_tensor *mask,
                         bool causal, double dropout_p, bool backward) {
   enum { PACK = 8, WIDEST = 256, WIDEST_BACK = 128, FEWEST = 32, TILE = 128, MAX_HEAD = 65535 };
-  bool half = query->dtype == LM_F16 || query->dtype == LM_BF16;
+  bool half = lm_dtype_is_half(query->dtype);
   if (!half || dropout_p >= 1 || !lm_setting_get(LM_SETTING_CUDNN_ENABLED)) return false;
   if (backward && lm_setting_get(LM_SETTING_CUDNN_DETERMINISTIC)) return false;
   const int d = query->ndim - 2;

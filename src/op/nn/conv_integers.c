@@ -13,7 +13,7 @@ static products products_of(const lm_conv_shape *s) {
   return (products){s->groups, s->k / s->groups, s->c / s->groups * s->kh * s->kw, s->n * s->oh * s->ow};
 }
 
-static lm_status copied(lm_tensor *t, lm_tensor **out) {
+static lm_status copy_contiguous(lm_tensor *t, lm_tensor **out) {
   lm_status status = lm_tensor_empty(t->dtype, t->device, t->ndim, t->size, LM_CONTIGUOUS, out);
   return status == LM_OK ? lm_copy(t, *out) : status;
 }
@@ -29,7 +29,7 @@ static lm_status as_matrices(lm_tensor *t, int64_t groups, int64_t rows, int64_t
 }
 
 /* Creates a view of y [n, k, oh, ow] as [groups, outs, n, oh, ow]. */
-static lm_status by_groups(const lm_conv_shape *s, lm_tensor *y, lm_tensor **out) {
+static lm_status view_by_groups(const lm_conv_shape *s, lm_tensor *y, lm_tensor **out) {
   const int64_t outs = s->k / s->groups, *step = y->stride;
   return lm_tensor_view(y, 5, (int64_t[]){s->groups, outs, s->n, s->oh, s->ow},
                         (int64_t[]){outs * step[1], step[1], step[0], step[2], step[3]}, 0, out);
@@ -47,13 +47,11 @@ static lm_status padded_image(const lm_conv_shape *s, const lm_tensor *like, lm_
 }
 
 static lm_status add_to(lm_tensor *x, lm_tensor *other) {
-  lm_tensor *sum = NULL;
-  lm_status status = lm_pointwise_run(LM_OP_add, 2, (lm_tensor *[]){x, other}, (double[]){1}, x, &sum);
-  lm_release(sum);
-  return status;
+  LM_OWNED *sum = NULL;
+  return lm_pointwise_run(LM_OP_add, 2, (lm_tensor *[]){x, other}, (double[]){1}, x, &sum);
 }
 
-static lm_status forward(const lm_conv_call *call) {
+static lm_status conv_integers_forward(const lm_conv_call *call) {
   const lm_conv_shape *s = &call->shape;
   const products p = products_of(s);
   const int64_t each = s->c / s->groups;
@@ -67,12 +65,12 @@ static lm_status forward(const lm_conv_call *call) {
                       (int64_t[]){each * step[1], step[1], s->dilation[0] * step[2], s->dilation[1] * step[3], step[0],
                                   s->stride[0] * step[2], s->stride[1] * step[3]},
                       0, &t[WINDOWS]));
-  NEED(copied(t[WINDOWS], &t[COLUMNS]));
+  NEED(copy_contiguous(t[WINDOWS], &t[COLUMNS]));
   NEED(as_matrices(t[COLUMNS], p.groups, p.taps, p.indices, false, &t[MATRIX]));
-  NEED(copied(call->t[1], &t[DENSE]));
+  NEED(copy_contiguous(call->t[1], &t[DENSE]));
   NEED(as_matrices(t[DENSE], p.groups, p.outs, p.taps, false, &t[WEIGHT]));
   NEED(lm_op_product(LM_OP_bmm, &(lm_product_args){.x = t[WEIGHT], .other = t[MATRIX], .alpha = 1}, &t[PRODUCT]));
-  NEED(by_groups(s, y, &t[TO]));
+  NEED(view_by_groups(s, y, &t[TO]));
   NEED(lm_tensor_view(t[PRODUCT], 5, t[TO]->size, (int64_t[]){p.outs * p.indices, p.indices, s->oh * s->ow, s->ow, 1},
                       0, &t[FROM]));
   NEED(lm_copy(t[FROM], t[TO]));
@@ -84,7 +82,7 @@ static lm_status forward(const lm_conv_call *call) {
 }
 
 /* Multiplies the weight's transpose by y, and adds each tap's columns to the pixels it read. */
-static lm_status input(const lm_conv_call *call) {
+static lm_status input_gradient(const lm_conv_call *call) {
   const lm_conv_shape *s = &call->shape;
   const products p = products_of(s);
   const int64_t each = s->c / s->groups, size[5] = {s->groups, each, s->n, s->oh, s->ow};
@@ -92,10 +90,10 @@ static lm_status input(const lm_conv_call *call) {
   enum { PADDED, INNER, GROUPED, OUTS, MATRIX, DENSE, WEIGHT, PRODUCT, COUNT };
   LM_OWNED_ARRAY(t, COUNT);
   NEED(padded_image(s, call->t[0], &t[PADDED], &t[INNER]));
-  NEED(by_groups(s, call->t[2], &t[GROUPED]));
-  NEED(copied(t[GROUPED], &t[OUTS]));
+  NEED(view_by_groups(s, call->t[2], &t[GROUPED]));
+  NEED(copy_contiguous(t[GROUPED], &t[OUTS]));
   NEED(as_matrices(t[OUTS], p.groups, p.outs, p.indices, false, &t[MATRIX]));
-  NEED(copied(call->t[1], &t[DENSE]));
+  NEED(copy_contiguous(call->t[1], &t[DENSE]));
   NEED(as_matrices(t[DENSE], p.groups, p.outs, p.taps, true, &t[WEIGHT]));
   NEED(lm_op_product(LM_OP_bmm, &(lm_product_args){.x = t[WEIGHT], .other = t[MATRIX], .alpha = 1}, &t[PRODUCT]));
   const int64_t *step = t[PADDED]->stride;
@@ -111,5 +109,5 @@ static lm_status input(const lm_conv_call *call) {
 }
 
 lm_status lm_conv_integers(const lm_conv_call *call) {
-  return call->pass == LM_CONV_FORWARD ? forward(call) : input(call);
+  return call->pass == LM_CONV_FORWARD ? conv_integers_forward(call) : input_gradient(call);
 }

@@ -10,7 +10,8 @@ static int gates_of(int cell) { return cell == LM_LSTM ? 4 : cell == LM_GRU ? 3 
 int64_t lm_recurrent_slots(int cell) { return cell == LM_LSTM ? 5 : cell == LM_GRU ? 4 : 1; }
 
 /* Checks that t is [m, n], or [n] for m = -1, of like's dtype and on its device. */
-static lm_status check(lm_op_id op, const char *name, const lm_tensor *t, int64_t m, int64_t n, const lm_tensor *like) {
+static lm_status check_rnn(lm_op_id op, const char *name, const lm_tensor *t, int64_t m, int64_t n,
+                           const lm_tensor *like) {
   if (!t) return LM_OK;
   int ndim = m < 0 ? 1 : 2;
   if (t->ndim != ndim || t->size[ndim - 1] != n || (ndim == 2 && t->size[0] != m)) {
@@ -72,7 +73,7 @@ lm_status lm_compute_recurrent_layer(lm_frame *f, const void *args) {
 }
 
 /* Computes result i = xᵀ y in x's dtype, then converts it to `dtype`. */
-static lm_status product(lm_frame *f, int i, lm_tensor *x, lm_tensor *y, lm_dtype dtype) {
+static lm_status transposed_product(lm_frame *f, int i, lm_tensor *x, lm_tensor *y, lm_dtype dtype) {
   LM_OWNED *transposed = NULL;
   int64_t size[2] = {x->size[1], x->size[0]}, stride[2] = {1, x->size[1]};
   NEED(lm_tensor_view(x, 2, size, stride, 0, &transposed));
@@ -103,14 +104,14 @@ lm_status lm_op_recurrent_layer_backward(const lm_recurrent_layer_backward_args 
   const int64_t rows = a->y->size[0], batch = a->h0->size[0], gates = a->weight_hh->size[0];
   const int64_t width = a->weight_hh->size[1];
   if (!lstm) run.grad_c = NULL;
-  NEED(check(f.op, "h0", a->h0, batch, width, a->weight_hh));
-  NEED(check(f.op, "c0", a->c0, batch, hidden, a->weight_hh));
-  NEED(check(f.op, "bias_hh", a->bias_hh, -1, gates, a->weight_hh));
-  NEED(check(f.op, "weight_hr", a->weight_hr, width, hidden, a->weight_hh));
-  NEED(check(f.op, "y", a->y, rows, width, a->weight_hh));
-  NEED(check(f.op, "grad_y", a->grad_y, rows, width, a->weight_hh));
-  NEED(check(f.op, "grad_h", a->grad_h, batch, width, a->weight_hh));
-  NEED(check(f.op, "grad_c", run.grad_c, batch, hidden, a->weight_hh));
+  NEED(check_rnn(f.op, "h0", a->h0, batch, width, a->weight_hh));
+  NEED(check_rnn(f.op, "c0", a->c0, batch, hidden, a->weight_hh));
+  NEED(check_rnn(f.op, "bias_hh", a->bias_hh, -1, gates, a->weight_hh));
+  NEED(check_rnn(f.op, "weight_hr", a->weight_hr, width, hidden, a->weight_hh));
+  NEED(check_rnn(f.op, "y", a->y, rows, width, a->weight_hh));
+  NEED(check_rnn(f.op, "grad_y", a->grad_y, rows, width, a->weight_hh));
+  NEED(check_rnn(f.op, "grad_h", a->grad_h, batch, width, a->weight_hh));
+  NEED(check_rnn(f.op, "grad_c", run.grad_c, batch, hidden, a->weight_hh));
   NEED(lm_frame_private(&f, &run.batch_sizes));
   NEED(lm_check_steps(f.op, run.batch_sizes, batch, rows));
   lm_tensor **const operands[] = {&run.weight_hh, &run.h0, &run.y,       &run.work,      &run.grad_y,
@@ -119,7 +120,7 @@ lm_status lm_op_recurrent_layer_backward(const lm_recurrent_layer_backward_args 
     NEED(lm_frame_convert(&f, operands[i], compute));
     NEED(lm_frame_layout(&f, operands[i], LM_CONTIGUOUS));
   }
-  NEED(check(f.op, "work", run.work, rows, lm_recurrent_slots(a->cell) * hidden, run.y));
+  NEED(check_rnn(f.op, "work", run.work, rows, lm_recurrent_slots(a->cell) * hidden, run.y));
   const lm_tensor *like = run.weight_hh;
   NEED(new_matrix(&f, like, rows, gates, &computed[0]));
   NEED(new_matrix(&f, like, batch, width, &computed[1]));
@@ -130,7 +131,7 @@ lm_status lm_op_recurrent_layer_backward(const lm_recurrent_layer_backward_args 
   NEED(lm_dispatch_or_host(f.op, like->device, &run, computed));
   lm_tensor *products = computed[gru ? 3 : 0];
   NEED(lm_at_least_1d(computed[0], dtype, &f.result[0]));
-  NEED(product(&f, 1, products, computed[4], dtype));
+  NEED(transposed_product(&f, 1, products, computed[4], dtype));
   NEED(lm_at_least_1d(computed[1], dtype, &f.result[2]));
   NEED(lm_at_least_1d(computed[2], dtype, &f.result[3]));
   if (run.bias_hh) {
@@ -141,7 +142,7 @@ lm_status lm_op_recurrent_layer_backward(const lm_recurrent_layer_backward_args 
     NEED(lm_frame_result(&f, 4, compute, like->device, 1, (int64_t[]){0}, LM_CONTIGUOUS));
   }
   if (run.weight_hr) {
-    NEED(product(&f, 5, computed[3], computed[5], dtype));
+    NEED(transposed_product(&f, 5, computed[3], computed[5], dtype));
   } else {
     NEED(lm_frame_result(&f, 5, compute, like->device, 1, (int64_t[]){0}, LM_CONTIGUOUS));
   }
@@ -151,7 +152,7 @@ lm_status lm_op_recurrent_layer_backward(const lm_recurrent_layer_backward_args 
 /* ---- layers by a library */
 
 /* Calls the kernel. Results become [0] if the library lacks such layers, and so do those that it leaves NULL. */
-static lm_status by_library(lm_frame *f, bool empty, const lm_tensor *like, const void *run) {
+static lm_status run_by_library(lm_frame *f, bool empty, const lm_tensor *like, const void *run) {
   const int results = lm_ops[f->op].outs + lm_ops[f->op].aux;
   lm_status status = empty ? LM_OK : lm_dispatch(f->op, like->device, run, f->result);
   for (int i = 0; status == LM_E_MISSING && i < results; i++) {
@@ -183,9 +184,9 @@ lm_status lm_op_recurrent_weights(const lm_recurrent_weights_args *a, lm_tensor 
     bool input = i % each == 0;
     if (input) NEED(lm_check_ndim(op, name, w[i], 2));
     int64_t width = i >= each * directions ? hidden * directions : w[0]->ndim == 2 ? w[0]->size[1] : 0;
-    NEED(check(op, name, w[i], i % each < 2 ? gates : -1, input ? width : i % each == 1 ? hidden : gates, w[1]));
+    NEED(check_rnn(op, name, w[i], i % each < 2 ? gates : -1, input ? width : i % each == 1 ? hidden : gates, w[1]));
   }
-  NEED(by_library(&f, hidden == 0, w[1], a));
+  NEED(run_by_library(&f, hidden == 0, w[1], a));
   return lm_frame_end(&f, out);
 }
 
@@ -195,7 +196,7 @@ static lm_status check_network(lm_op_id op, const lm_tensor *x, const lm_tensor 
   NEED(lm_check_ndim(op, "x", x, 2));
   NEED(lm_check_float(op, "x", x));
   NEED(lm_check_ndim(op, "weights", weights, 1));
-  NEED(check(op, "weights", weights, -1, weights->size[0], x));
+  NEED(check_rnn(op, "weights", weights, -1, weights->size[0], x));
   NEED(lm_check_ndim(op, "h0", h0, 3));
   if (h0->size[0] == 0 || h0->size[0] % (bidirectional ? 2 : 1) != 0) {
     return lm_fail_shape(lm_ops[op].name, "h0", lm_text("[layers * %d, N, H]", bidirectional ? 2 : 1), lm_shape_of(h0));
@@ -240,7 +241,7 @@ lm_status lm_op_recurrent_network(const lm_recurrent_network_args *a, lm_tensor 
     if (a->c0) NEED(lm_copy(a->c0, f.result[2]));
   }
   if (!a->c0) NEED(lm_frame_result(&f, 2, a->x->dtype, a->x->device, 1, (int64_t[]){0}, LM_CONTIGUOUS));
-  NEED(by_library(&f, rows == 0, a->x, &run));
+  NEED(run_by_library(&f, rows == 0, a->x, &run));
   return lm_frame_end(&f, out);
 }
 
@@ -251,8 +252,8 @@ lm_status lm_op_recurrent_network_backward(const lm_recurrent_network_backward_a
   LM_FRAME(f, LM_OP_recurrent_network_backward);
   NEED(lm_frame_private(&f, &run.batch_sizes));
   NEED(check_network(f.op, a->x, a->weights, a->h0, a->c0, run.batch_sizes, a->cell, a->bidirectional));
-  NEED(check(f.op, "y", a->y, a->x->size[0], width, a->x));
-  NEED(check(f.op, "grad_y", a->grad_y, a->x->size[0], width, a->x));
+  NEED(check_rnn(f.op, "y", a->y, a->x->size[0], width, a->x));
+  NEED(check_rnn(f.op, "grad_y", a->grad_y, a->x->size[0], width, a->x));
   for (int k = 0; k < 2; k++) {
     if (grad[k] && (grad[k]->numel != a->h0->numel || grad[k]->dtype != a->x->dtype)) {
       return lm_fail_value(lm_ops[f.op].name, k == 0 ? "grad_h" : "grad_c",

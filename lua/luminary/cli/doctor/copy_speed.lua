@@ -1,7 +1,7 @@
 --- Measures how fast luminary copies memory between GPUs and between GPUs and the host.
 local aligned_columns = require "luminary.base.aligned_columns"
 local lists = require "luminary.base.lists"
-local outside = require "luminary.cli.doctor.files_and_commands"
+local machine = require "luminary.cli.doctor.files_and_commands"
 local facts = require "luminary.cli.doctor.machine_facts"
 
 local LIMIT, IDLE = 90, 20 -- seconds in all, and without output
@@ -97,7 +97,7 @@ local function to_the_host(found, m)
 end
 
 -- Reports whether pin_memory pays: data.DataLoader measures the same.
-local function of_batches(found, m)
+local function report_pin_memory(found, m)
   local texts, slower = {}, {}
   for _, one in ipairs(m.batches) do
     local list = one.stage > one.pageable and slower or texts
@@ -114,13 +114,13 @@ local function of_batches(found, m)
 end
 
 local function measure(found)
-  local preloaded = (outside.env "LD_PRELOAD" or "") ~= "" -- it may contain a stand-in driver
+  local preloaded = (machine.env "LD_PRELOAD" or "") ~= "" -- it may contain a stand-in driver
   if facts.card_count() == 0 and not preloaded and not facts.driver() then
     return found.note("peers.none", "no GPU: not measured", "neither the copies between GPUs nor those "
       .. "from pinned memory",
       "")
   end
-  local result = outside.child("measure", LIMIT, IDLE)
+  local result = machine.child("measure", LIMIT, IDLE)
   local m = parse(result.out)
   if result.missing then
     return found.note("peers.unknown", "not measured", "no child process could be started", "")
@@ -147,7 +147,7 @@ local function measure(found)
   end
   between_gpus(found, m)
   to_the_host(found, m)
-  of_batches(found, m)
+  report_pin_memory(found, m)
 end
 
 return {{"measure", measure}}

@@ -1,12 +1,12 @@
 --- Checks cores and threads: those of the machine, those granted to this process, and those it would start.
 local lists = require "luminary.base.lists"
-local outside = require "luminary.cli.doctor.files_and_commands"
+local machine = require "luminary.cli.doctor.files_and_commands"
 local facts = require "luminary.cli.doctor.machine_facts"
 
-local function ranks_here() return math.max(1, tonumber(outside.env "LOCAL_WORLD_SIZE" or "") or 1) end
+local function ranks_here() return math.max(1, tonumber(machine.env "LOCAL_WORLD_SIZE" or "") or 1) end
 
 local function threads()
-  local n = tonumber((outside.env "OMP_NUM_THREADS" or ""):match("^%s*(%d+)"))
+  local n = tonumber((machine.env "OMP_NUM_THREADS" or ""):match("^%s*(%d+)"))
   return n and n > 0 and n or nil
 end
 
@@ -22,7 +22,7 @@ local function counts(found)
     return found.note("cores.unknown", "the number of cores is not known", "no Cpus_allowed_list in /proc/self/status",
       "")
   end
-  local _, online = facts.range(outside.word "/sys/devices/system/cpu/online")
+  local _, online = facts.range(machine.read_word "/sys/devices/system/cpu/online")
   if online > 0 and n < online then
     found.note("cores.affinity", ("%d of %d cores may be used"):format(n, online),
       "Cpus_allowed_list in /proc/self/status: taskset, a cpuset, Slurm or MPI's binding keeps this process to them",
@@ -45,7 +45,7 @@ end
 local function shares(found)
   local n, ranks, each = facts.cores().n, ranks_here(), threads()
   if n == 0 then return end
-  local given = outside.env "OMP_NUM_THREADS"
+  local given = machine.env "OMP_NUM_THREADS"
   local may = granted()
   local fair = math.max(1, math.floor(may / ranks))
   local who = ranks == 1 and "process" or "ranks"
@@ -72,9 +72,9 @@ end
 -- Returns the nodes that have cores: {number, set of cores}.
 local function nodes()
   local list = {}
-  for _, name in ipairs(outside.list "/sys/devices/system/node") do
+  for _, name in ipairs(machine.list "/sys/devices/system/node") do
     local number = tonumber(name:match("^node(%d+)$"))
-    local set, n = facts.range(number and outside.word("/sys/devices/system/node/" .. name .. "/cpulist"))
+    local set, n = facts.range(number and machine.read_word("/sys/devices/system/node/" .. name .. "/cpulist"))
     if n > 0 then list[#list + 1] = {number = number, set = set} end
   end
   return list
@@ -106,7 +106,7 @@ local function numa(found)
       .. ": numa_node is -1", "a newer BIOS, or in a virtual machine a topology passed through; nvidia-smi topo -m "
       .. "shows what is known")
   end
-  if #facts.gpus() > 0 and outside.word "/proc/sys/kernel/numa_balancing" == "1" then
+  if #facts.gpus() > 0 and machine.read_word "/proc/sys/kernel/numa_balancing" == "1" then
     found.note("cores.balancing", "the kernel moves memory between NUMA nodes",
       "/proc/sys/kernel/numa_balancing is 1; with pinned memory and several GPUs it costs more than it gains",
       "sudo sysctl kernel.numa_balancing=0")

@@ -1,6 +1,6 @@
 --- Reports variables that change the behavior of luminary, NCCL or CUDA, and are easily forgotten.
 local lists = require "luminary.base.lists"
-local outside = require "luminary.cli.doctor.files_and_commands"
+local machine = require "luminary.cli.doctor.files_and_commands"
 local facts = require "luminary.cli.doctor.machine_facts"
 
 -- NCCL's variables: name, the values to warn of (nil: any), severity, effect, remedy (nil: to unset it).
@@ -68,7 +68,7 @@ end
 -- ---- CUDA
 
 local function visible(found)
-  local text, n = outside.env "CUDA_VISIBLE_DEVICES", facts.card_count()
+  local text, n = machine.env "CUDA_VISIBLE_DEVICES", facts.card_count()
   if not text then return end
   if text == "" or text == "-1" then
     if n > 0 then
@@ -99,8 +99,8 @@ local function visible(found)
 end
 
 local function habits(found)
-  report(found, HABITS, outside.env)
-  local preload = outside.env "LD_PRELOAD"
+  report(found, HABITS, machine.env)
+  local preload = machine.env "LD_PRELOAD"
   if preload and preload ~= "" then
     found.warning("environment.ld_preload", "LD_PRELOAD is set", preload .. ": it replaces functions in every program",
       "unset LD_PRELOAD, unless a tool set it on purpose")
@@ -114,10 +114,10 @@ local LAUNCHERS = {"LM_JOB", "TORCHELASTIC_RUN_ID", "OMPI_COMM_WORLD_RANK", "PMI
   "LM_ERROR_FILE", "KUBERNETES_SERVICE_HOST"}
 
 local function ranks(found)
-  local rank, size = outside.env "RANK", outside.env "WORLD_SIZE"
+  local rank, size = machine.env "RANK", machine.env "WORLD_SIZE"
   if not rank and not size then return found.ok("environment.no_rank", "no rank's variables are left over", "") end
   local r, n = tonumber(rank or ""), tonumber(size or "")
-  local launched = lists.find(LAUNCHERS, outside.env)
+  local launched = lists.find(LAUNCHERS, machine.env)
   local seen = ("RANK=%s WORLD_SIZE=%s"):format(rank or "(not set)", size or "(not set)")
   local unset = "unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT"
   if not rank or not size then

@@ -1,6 +1,6 @@
 --- Reports the GPUs' state by the NVIDIA driver: nvidia-smi, the NVLink fabric, and logged errors (Xid).
 local lists = require "luminary.base.lists"
-local outside = require "luminary.cli.doctor.files_and_commands"
+local machine = require "luminary.cli.doctor.files_and_commands"
 local facts = require "luminary.cli.doctor.machine_facts"
 
 local SMI_LIMIT = 20 -- seconds; without persistence mode the driver first starts every GPU
@@ -43,7 +43,7 @@ end
 local function smi(found)
   if not facts.driver() then return end
   local query = {"--query-gpu=" .. table.concat(FIELDS, ","), "--format=csv,noheader,nounits"}
-  local result = outside.command("nvidia-smi", query, SMI_LIMIT)
+  local result = machine.command("nvidia-smi", query, SMI_LIMIT)
   if result.missing then
     return found.note("gpu.no_smi", "no nvidia-smi: the GPUs' state is not known", "it is not on the PATH",
       "install nvidia-utils of the driver's version (in containers: NVIDIA_DRIVER_CAPABILITIES=compute,utility)")
@@ -78,7 +78,7 @@ local function smi(found)
       "sudo systemctl enable --now nvidia-persistenced")
   end
   local held = #lists.filter(facts.gpus(), function(one) return one.driver == "nvidia" end)
-  if n < held and not facts.container() and not outside.env "SLURM_JOB_ID" then -- there nvidia-smi may show fewer
+  if n < held and not facts.container() and not machine.env "SLURM_JOB_ID" then -- there nvidia-smi may show fewer
     found.problem("gpu.lost", "a GPU is on the bus, but the driver does not show it",
       ("%d on the PCI bus (%s), %d in nvidia-smi"):format(held, facts.gpu_addresses(), n),
       "dmesg | grep -i nvrm says why: power, a BAR without room ('Resizable BAR'/'Above 4G decoding' in the BIOS), or "
@@ -91,17 +91,17 @@ end
 -- ---- the fabric of NVSwitch machines
 
 local function manager_runs()
-  return lists.find(outside.list "/proc", function(name)
-    return name:match("^%d+$") and (outside.word("/proc/" .. name .. "/comm") or ""):match("^nv%-fabric")
+  return lists.find(machine.list "/proc", function(name)
+    return name:match("^%d+$") and (machine.read_word("/proc/" .. name .. "/comm") or ""):match("^nv%-fabric")
   end) ~= nil
 end
 
 local function fabric(found)
-  local switched = #facts.switches() > 0 or outside.exists "/dev/nvidia-nvswitchctl"
+  local switched = #facts.switches() > 0 or machine.exists "/dev/nvidia-nvswitchctl"
   local version = facts.driver()
   if not switched or not version then return end
-  local state = outside.command("nvidia-smi", {"-q"}, SMI_LIMIT).out:match("\n%s+Fabric%s*\n%s+State%s*:%s*([^\n]*)")
-  local own = outside.command("nv-fabricmanager", {"--version"}).out:match("(%d+%.%d+[%d.]*)")
+  local state = machine.command("nvidia-smi", {"-q"}, SMI_LIMIT).out:match("\n%s+Fabric%s*\n%s+State%s*:%s*([^\n]*)")
+  local own = machine.command("nv-fabricmanager", {"--version"}).out:match("(%d+%.%d+[%d.]*)")
   local remedy = ("sudo apt install nvidia-fabricmanager-%s (the driver's version to the last digit), then sudo "
     .. "systemctl enable --now nvidia-fabricmanager"):format(version:match("^%d+"))
   if own and own ~= version then
@@ -135,7 +135,7 @@ local OF_HARDWARE = {[48] = "uncorrectable memory error", [61] = "firmware error
 
 local function xid(found)
   if facts.card_count() == 0 then return end
-  local result = outside.command("dmesg", {})
+  local result = machine.command("dmesg", {})
   if result.missing or result.timed_out or result.code ~= 0 then
     return found.note("gpu.log_unknown", "not known whether the driver logged errors (Xid)",
       "dmesg cannot be read: " .. (result.out:match("%S[^\n]*") or "no such command"),

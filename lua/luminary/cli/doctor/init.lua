@@ -6,7 +6,7 @@
 --- found.ok_if_clean does nothing if the probe has reported something else.
 local lists = require "luminary.base.lists"
 local terminal = require "luminary.base.terminal"
-local outside = require "luminary.cli.doctor.files_and_commands"
+local machine = require "luminary.cli.doctor.files_and_commands"
 local facts = require "luminary.cli.doctor.machine_facts"
 local flags = require "luminary.cli.command_options"
 local reach = require "luminary.cli.doctor.other_machines"
@@ -55,7 +55,7 @@ Nothing is changed. As root it sees more: ACS, the kernel's log, the firewall. E
 -- ---- options
 
 -- Checks the options, and splits those with commas into lists. Returns an error message, or nil.
-local function complete(o, at, args)
+local function read_doctor_options(o, at, args)
   if args[at] then return ("unrecognized argument '%s'"):format(args[at]) end
   local known = lists.set(SUBJECTS)
   for name, row in pairs {
@@ -119,16 +119,16 @@ end
 
 --- Runs the command on args from `first` on; returns the exit status.
 function doctor.main(args, first)
-  local o, status = flags.read("doctor", USAGE, args, first, {v = {same = "verbose"}}, complete)
+  local o, status = flags.read("doctor", USAGE, args, first, {v = {same = "verbose"}}, read_doctor_options)
   if not o then return status end
   if o.listen then return reach.listen(o.listen) end
-  local began = outside.now()
+  local began = machine.now()
   local findings, subjects = examine(o)
   local code = report.count(findings).problem > 0 and 1 or 0
   local about = {
     version = require "luminary.version", host = report.clean(facts.hostname() or "this host"), code = code,
-    kernel = report.clean("Linux " .. (outside.word "/proc/sys/kernel/osrelease" or "?")),
-    seconds = outside.now() - began,
+    kernel = report.clean("Linux " .. (machine.read_word "/proc/sys/kernel/osrelease" or "?")),
+    seconds = machine.now() - began,
   }
   local text = o.json and report.json(about, findings)
     or report.text(about, subjects, findings, o.verbose, terminal.has_color())

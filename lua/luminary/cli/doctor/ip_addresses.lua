@@ -1,55 +1,23 @@
---- Lists the addresses of this machine's interfaces: by `ip`, or by libc if `ip` is missing, as in slim containers.
-local outside = require "luminary.cli.doctor.files_and_commands"
-local ffi = require "ffi"
-
-for _, text in ipairs {
-  [[struct lm_doctor_ifaddrs {
-    struct lm_doctor_ifaddrs *next; char *name; unsigned flags; uint8_t *address, *netmask; void *more, *data;
-  };]],
-  "int getifaddrs(struct lm_doctor_ifaddrs **out);", "void freeifaddrs(struct lm_doctor_ifaddrs *all);",
-  "const char *inet_ntop(int family, const void *address, char *text, unsigned n);",
-} do
-  pcall(ffi.cdef, text)
-end
+--- Lists the addresses of this machine's interfaces: by `ip`, or by luminary's core if `ip` is missing, as in slim
+--- containers.
+local machine = require "luminary.cli.doctor.files_and_commands"
 
 local addresses = {}
 
-local AF_INET, AF_INET6 = 2, 10
-
--- Returns the number of leading set bits of n bytes.
-local function prefix(mask, n)
-  local bits = 0
-  for i = 0, n - 1 do
-    local byte = mask[i]
-    while byte >= 128 do bits, byte = bits + 1, byte * 2 % 256 end
+--- Returns a list of {interface, address, bits, family = 4 or 6}; an empty one if luminary's core does not load.
+function addresses.of_core()
+  local list, ok, core = {}, pcall(require, "luminary.core")
+  for name, address, bits in (ok and core.interfaces() or ""):gmatch("(%S+) (%S+) (%d+)\n") do
+    list[#list + 1] = {
+      interface = name, address = address, bits = tonumber(bits), family = address:find(":", 1, true) and 6 or 4,
+    }
   end
-  return bits
-end
-
---- Returns a list of {interface, address, bits, family = 4 or 6}, by libc.
-function addresses.of_libc()
-  local list, all, text = {}, ffi.new "struct lm_doctor_ifaddrs *[1]", ffi.new "char[64]"
-  if ffi.C.getifaddrs(all) ~= 0 then return list end
-  local one = all[0]
-  while one ~= nil do
-    local family = one.address ~= nil and ffi.cast("uint16_t *", one.address)[0]
-    if family == AF_INET or family == AF_INET6 then
-      local at, n = family == AF_INET and 4 or 8, family == AF_INET and 4 or 16
-      ffi.C.inet_ntop(family, one.address + at, text, 64)
-      list[#list + 1] = {
-        interface = ffi.string(one.name), address = ffi.string(text), family = family == AF_INET and 4 or 6,
-        bits = one.netmask ~= nil and prefix(one.netmask + at, n) or n * 8,
-      }
-    end
-    one = one.next
-  end
-  ffi.C.freeifaddrs(all[0])
   return list
 end
 
 --- Returns the addresses that `ip -o addr show` lists; nil if there is no such command.
 function addresses.of_ip()
-  local result = outside.command("ip", {"-o", "addr", "show"})
+  local result = machine.command("ip", {"-o", "addr", "show"})
   if result.missing or result.code ~= 0 then return nil end
   local list = {}
   for line in result.out:gmatch("[^\n]+") do
@@ -68,7 +36,16 @@ end
 
 --- Returns the list, by the first way that works.
 function addresses.all()
-  return addresses.of_ip() or (outside.made_up and {} or addresses.of_libc())
+  return addresses.of_ip() or (machine.made_up and {} or addresses.of_core())
+end
+
+--- Returns true for a text such as "192.0.2.1" or "::1".
+function addresses.is_address(text) return (text:find(":", 1, true) or text:find("^%d+%.%d+%.%d+%.%d+$")) ~= nil end
+
+--- Returns the addresses of a host, a name or an address; nil and the reason.
+function addresses.resolve(host)
+  if addresses.is_address(host) then return {host} end
+  return machine.resolve(host)
 end
 
 --- Returns true for an address of the loopback interface.

@@ -1,7 +1,7 @@
 --- Checks that luminary's libraries load, that CUDA then finds devices, and that versions fit; finds several copies of
 --- a library.
 local lists = require "luminary.base.lists"
-local outside = require "luminary.cli.doctor.files_and_commands"
+local machine = require "luminary.cli.doctor.files_and_commands"
 local facts = require "luminary.cli.doctor.machine_facts"
 
 -- ---- loading
@@ -46,7 +46,7 @@ local function cuda(found)
   else
     found.problem("libraries.cuda_fails", "there are GPUs, but CUDA finds none", v.why or "no reason was given",
       "see the findings about the driver above; CUDA_VISIBLE_DEVICES must not hide them (it is "
-        .. (outside.env "CUDA_VISIBLE_DEVICES" and "'" .. outside.env "CUDA_VISIBLE_DEVICES" .. "'" or "not set")
+        .. (machine.env "CUDA_VISIBLE_DEVICES" and "'" .. machine.env "CUDA_VISIBLE_DEVICES" .. "'" or "not set")
         .. ")")
   end
 end
@@ -59,9 +59,9 @@ local WATCHED = {"libcudart", "libcudnn", "libcublasLt", "libnccl"}
 -- that does not respond, on a network that is down, is reported and omitted.
 local function folders(found)
   local list, seen = {}, {}
-  for path in (outside.env "LD_LIBRARY_PATH" or ""):gmatch("[^:]+") do
+  for path in (machine.env "LD_LIBRARY_PATH" or ""):gmatch("[^:]+") do
     path = path:gsub("/+$", "")
-    if not seen[path] and outside.command("ls", {outside.at(path)}, 3).timed_out then
+    if not seen[path] and machine.command("ls", {machine.path(path)}, 3).timed_out then
       found.problem("libraries.folder_hangs", "a folder in LD_LIBRARY_PATH does not answer", path
         .. ": every program looks for its libraries there first, and hangs",
         "take it out of LD_LIBRARY_PATH, or remount it (df, dmesg)")
@@ -70,7 +70,7 @@ local function folders(found)
     end
     seen[path] = true
   end
-  for path in outside.command("ldconfig", {"-p"}).out:gmatch("=>%s*(/[^\n]*)/[^/\n]*") do
+  for path in machine.command("ldconfig", {"-p"}).out:gmatch("=>%s*(/[^\n]*)/[^/\n]*") do
     if not seen[path] then list[#list + 1] = {path = path} end
     seen[path] = true
   end
@@ -82,9 +82,9 @@ end
 local function copies(name, all)
   local list, seen = {}, {}
   for _, folder in ipairs(all) do
-    for _, file in ipairs(outside.list(folder.path)) do
+    for _, file in ipairs(machine.list(folder.path)) do
       local digits = file:match("^" .. name .. "%.so%.(%d[%d.]*)$")
-      local real = digits and outside.link(folder.path .. "/" .. file)
+      local real = digits and machine.resolve_link(folder.path .. "/" .. file)
       if real and not seen[real] then
         seen[real] = true
         list[#list + 1] = {
@@ -97,7 +97,7 @@ local function copies(name, all)
   return list
 end
 
-local function several(found)
+local function report_several_versions(found)
   local all = folders(found)
   for _, name in ipairs(WATCHED) do
     local list = copies(name, all)
@@ -119,8 +119,8 @@ end
 
 -- Returns the CUDA version with which an NCCL file was built, from its line such as "NCCL version 2.28.9+cuda13.0".
 local function built_with(path)
-  local words = {"-a", "-o", "-m", "1", "NCCL version [0-9.]*+cuda[0-9.]*", outside.at(path)}
-  return outside.command("grep", words, 10).out:match("NCCL version [%d.]+%+cuda([%d.]+)")
+  local words = {"-a", "-o", "-m", "1", "NCCL version [0-9.]*+cuda[0-9.]*", machine.path(path)}
+  return machine.command("grep", words, 10).out:match("NCCL version [%d.]+%+cuda([%d.]+)")
 end
 
 local function nccl(found)
@@ -152,4 +152,4 @@ local function loaded(found)
   if #v.loaded > 0 then found.ok("libraries.loaded", "what is loaded", table.concat(v.loaded, ", ")) end
 end
 
-return {{"loading", loading}, {"cuda", cuda}, {"several", several}, {"nccl", nccl}, {"loaded", loaded}}
+return {{"loading", loading}, {"cuda", cuda}, {"several", report_several_versions}, {"nccl", nccl}, {"loaded", loaded}}

@@ -1,6 +1,6 @@
 --- Looks up facts of the machine that several probes need, each once.
 local lists = require "luminary.base.lists"
-local outside = require "luminary.cli.doctor.files_and_commands"
+local machine = require "luminary.cli.doctor.files_and_commands"
 local addresses = require "luminary.cli.doctor.ip_addresses"
 
 local facts = {}
@@ -49,7 +49,7 @@ end
 -- ---- user and host
 
 local function status_line(name)
-  return (outside.read "/proc/self/status" or ""):match("\n" .. name .. ":%s*([^\n]*)")
+  return (machine.read "/proc/self/status" or ""):match("\n" .. name .. ":%s*([^\n]*)")
 end
 facts.status_line = status_line
 
@@ -67,22 +67,22 @@ end)
 
 --- Returns "docker", "podman", "kubernetes", "container", or nil.
 facts.container = once(function()
-  local first = outside.read "/proc/1/cgroup" or ""
-  if outside.env "KUBERNETES_SERVICE_HOST" or first:find("kubepods", 1, true) then return "kubernetes" end
-  if outside.exists "/.dockerenv" or first:find("/docker", 1, true) then return "docker" end
-  if outside.exists "/run/.containerenv" then return "podman" end
-  if outside.env "SINGULARITY_NAME" or outside.env "APPTAINER_NAME" then return "apptainer" end
+  local first = machine.read "/proc/1/cgroup" or ""
+  if machine.env "KUBERNETES_SERVICE_HOST" or first:find("kubepods", 1, true) then return "kubernetes" end
+  if machine.exists "/.dockerenv" or first:find("/docker", 1, true) then return "docker" end
+  if machine.exists "/run/.containerenv" then return "podman" end
+  if machine.env "SINGULARITY_NAME" or machine.env "APPTAINER_NAME" then return "apptainer" end
   if first:find("/lxc", 1, true) or first:find("containerd", 1, true) then return "container" end
 end)
 
 --- Returns true on a virtual machine.
-facts.virtual = once(function() return (outside.read "/proc/cpuinfo" or ""):find("%f[%w]hypervisor%f[%W]") ~= nil end)
+facts.virtual = once(function() return (machine.read "/proc/cpuinfo" or ""):find("%f[%w]hypervisor%f[%W]") ~= nil end)
 
-facts.hostname = once(function() return outside.word "/proc/sys/kernel/hostname" end)
+facts.hostname = once(function() return machine.read_word "/proc/sys/kernel/hostname" end)
 
 --- Returns a limit of this process by the kernel's name: a number, math.huge, or nil if unknown.
 function facts.limit(name)
-  local soft = (outside.read "/proc/self/limits" or ""):match("\n" .. name .. "%s+(%S+)")
+  local soft = (machine.read "/proc/self/limits" or ""):match("\n" .. name .. "%s+(%S+)")
   return soft == "unlimited" and math.huge or tonumber(soft)
 end
 
@@ -93,14 +93,14 @@ local ADDRESS = "^%x+:%x%x:%x%x%.%x$"
 
 local function devices_of(classes)
   local list = {}
-  for _, name in ipairs(outside.list "/sys/bus/pci/devices") do
+  for _, name in ipairs(machine.list "/sys/bus/pci/devices") do
     local folder = "/sys/bus/pci/devices/" .. name
-    local class = outside.word(folder .. "/class") or ""
-    if classes[class:sub(1, 6)] and outside.word(folder .. "/vendor") == NVIDIA then
-      local driver = outside.link(folder .. "/driver")
+    local class = machine.read_word(folder .. "/class") or ""
+    if classes[class:sub(1, 6)] and machine.read_word(folder .. "/vendor") == NVIDIA then
+      local driver = machine.resolve_link(folder .. "/driver")
       list[#list + 1] = {
         address = name, folder = folder, driver = driver and driver:match("[^/]*$"),
-        node = outside.number(folder .. "/numa_node"), group = outside.word(folder .. "/iommu_group/type"),
+        node = machine.read_number(folder .. "/numa_node"), group = machine.read_word(folder .. "/iommu_group/type"),
       }
     end
   end
@@ -120,7 +120,7 @@ facts.switches = once(function() return devices_of {["0x0680"] = true} end)
 
 --- Returns the bridges between a device and the CPU, from the top.
 function facts.bridges(device)
-  return lists.filter(lists.parts(outside.link(device.folder) or "", "[^/]+"), function(name)
+  return lists.filter(lists.parts(machine.resolve_link(device.folder) or "", "[^/]+"), function(name)
     return name:match(ADDRESS) and name ~= device.address
   end)
 end
@@ -132,18 +132,18 @@ end)
 
 --- Returns the names of the GPUs' files in /dev.
 function facts.card_nodes()
-  return lists.filter(outside.list "/dev", function(name) return name:match("^nvidia%d+$") end)
+  return lists.filter(machine.list "/dev", function(name) return name:match("^nvidia%d+$") end)
 end
 
 --- Returns the version of the NVIDIA driver in the kernel, as text; nil if none is loaded, or nil and the problem.
 facts.driver = once(function()
-  local text, problem = outside.read_of_driver "/proc/driver/nvidia/version"
+  local text, problem = machine.read_of_driver "/proc/driver/nvidia/version"
   return (text or ""):match("Kernel Module.-%s(%d+%.%d[%d.]*)"), problem
 end)
 
 --- Returns a child process's facts about libraries, by name (child.versions); `loaded`: paths; timed_out; missing.
 facts.versions = once(function()
-  local found = outside.child("versions", 30)
+  local found = machine.child("versions", 30)
   found.loaded = {}
   for line in found.out:gmatch("[^\n]+") do
     local name, value = line:match("^([%w_]+) (.*)$")
@@ -174,7 +174,7 @@ local function cgroup_folders(controller)
       path = path:match("^(.*)/[^/]*$")
     end
   end
-  for names, path in (outside.read "/proc/self/cgroup" or ""):gmatch("%d+:([^:\n]*):([^\n]*)") do
+  for names, path in (machine.read "/proc/self/cgroup" or ""):gmatch("%d+:([^:\n]*):([^\n]*)") do
     if names == "" then
       climb("/sys/fs/cgroup", path)
     elseif ("," .. names .. ","):find("," .. controller .. ",", 1, true) then
@@ -201,22 +201,22 @@ end
 --- Returns the cores' worth of time that the control group grants, and the file with the limit; nil: no limit.
 function facts.quota()
   return least_of("cpu", {"cpu.max", "cpu.cfs_quota_us"}, math.huge, function(path)
-    local quota, period = (outside.read(path) or ""):match("^(%d+)%s*(%d*)")
-    period = tonumber(period) or outside.number((path:gsub("quota_us$", "period_us")))
+    local quota, period = (machine.read(path) or ""):match("^(%d+)%s*(%d*)")
+    period = tonumber(period) or machine.read_number((path:gsub("quota_us$", "period_us")))
     return quota and tonumber(quota) > 0 and period and period > 0 and tonumber(quota) / period
   end)
 end
 
 --- Returns the memory in bytes that the control group grants, and the file; nil: no limit.
 function facts.memory_limit()
-  return least_of("memory", {"memory.max", "memory.limit_in_bytes"}, 2 ^ 62, outside.number)
+  return least_of("memory", {"memory.max", "memory.limit_in_bytes"}, 2 ^ 62, machine.read_number)
 end
 
 --- Returns the number of this control group's processes that the kernel killed for lack of memory, and the file.
 function facts.oom_kills()
   for _, folder in ipairs(cgroup_folders "memory") do
     for _, name in ipairs {"memory.events", "memory.oom_control"} do
-      local n = tonumber((outside.read(folder .. "/" .. name) or ""):match("oom_kill (%d+)"))
+      local n = tonumber((machine.read(folder .. "/" .. name) or ""):match("oom_kill (%d+)"))
       if n then return n, folder .. "/" .. name end
     end
   end
@@ -224,7 +224,7 @@ end
 
 --- Returns a line of /proc/meminfo in bytes.
 function facts.memory(name)
-  local kib = (outside.read "/proc/meminfo" or ""):match("%f[%w]" .. name .. ":%s*(%d+) kB")
+  local kib = (machine.read "/proc/meminfo" or ""):match("%f[%w]" .. name .. ":%s*(%d+) kB")
   return kib and tonumber(kib) * 1024
 end
 
@@ -235,15 +235,16 @@ local UP, LOOPBACK = 1, 8 -- flags of an interface
 --- Returns the interfaces, in the kernel's order: {name, up, loopback, mtu, speed, physical, addresses}.
 facts.interfaces = once(function()
   local list, by_name = {}, {}
-  for _, name in ipairs(outside.list "/sys/class/net") do
+  for _, name in ipairs(machine.list "/sys/class/net") do
     local folder = "/sys/class/net/" .. name
-    local flags = outside.number(folder .. "/flags")
+    local flags = machine.read_number(folder .. "/flags")
     if flags then
-      local state = outside.word(folder .. "/operstate")
+      local state = machine.read_word(folder .. "/operstate")
       by_name[name] = {
-        name = name, index = outside.number(folder .. "/ifindex") or 0, mtu = outside.number(folder .. "/mtu"),
+        name = name, index = machine.read_number(folder .. "/ifindex") or 0, addresses = {},
+        mtu = machine.read_number(folder .. "/mtu"), physical = machine.exists(folder .. "/device"),
         up = bit.band(flags, UP) ~= 0 and state ~= "down" and state ~= "lowerlayerdown",
-        loopback = bit.band(flags, LOOPBACK) ~= 0, physical = outside.exists(folder .. "/device"), addresses = {},
+        loopback = bit.band(flags, LOOPBACK) ~= 0,
       }
       list[#list + 1] = by_name[name]
     end
@@ -257,24 +258,24 @@ facts.interfaces = once(function()
 end)
 
 --- Returns the RDMA devices (InfiniBand, RoCE), by name.
-facts.rdma = once(function() return outside.list "/sys/class/infiniband" end)
+facts.rdma = once(function() return machine.list "/sys/class/infiniband" end)
 
 --- Returns NCCL's variable and its source: the environment, or a file that NCCL reads.
 function facts.nccl(name)
-  local value = outside.env(name)
+  local value = machine.env(name)
   if value then return value, "the environment" end
-  local home = outside.env "HOME"
-  local files = {outside.env "NCCL_CONF_FILE" or home and home .. "/.nccl.conf" or "/etc/nccl.conf", "/etc/nccl.conf"}
+  local home = machine.env "HOME"
+  local files = {machine.env "NCCL_CONF_FILE" or home and home .. "/.nccl.conf" or "/etc/nccl.conf", "/etc/nccl.conf"}
   for _, path in ipairs(files) do
-    value = ("\n" .. (outside.read(path) or "")):match("\n" .. name .. "=([^\n]*)")
+    value = ("\n" .. (machine.read(path) or "")):match("\n" .. name .. "=([^\n]*)")
     if value then return value, path end
   end
 end
 
 --- Returns the number of nodes of the environment's job; 1 if it is unknown.
 function facts.nodes()
-  local world, here = tonumber(outside.env "WORLD_SIZE" or ""), tonumber(outside.env "LOCAL_WORLD_SIZE" or "")
-  local named = tonumber(outside.env "NNODES" or outside.env "SLURM_NNODES" or "") or 1
+  local world, here = tonumber(machine.env "WORLD_SIZE" or ""), tonumber(machine.env "LOCAL_WORLD_SIZE" or "")
+  local named = tonumber(machine.env "NNODES" or machine.env "SLURM_NNODES" or "") or 1
   return math.max(named, world and here and here > 0 and math.ceil(world / here) or 1)
 end
 

@@ -1,6 +1,6 @@
 --- Checks resources that ranks of a machine share: memory, shared memory, limits.
 local lists = require "luminary.base.lists"
-local outside = require "luminary.cli.doctor.files_and_commands"
+local machine = require "luminary.cli.doctor.files_and_commands"
 local facts = require "luminary.cli.doctor.machine_facts"
 
 local MIB, GIB = 2 ^ 20, 2 ^ 30
@@ -20,7 +20,7 @@ end
 
 -- Returns a text about files that jobs left behind.
 local function leftovers()
-  local names = lists.filter(outside.list "/dev/shm", function(name)
+  local names = lists.filter(machine.list "/dev/shm", function(name)
     return name:match("^nccl%-") or name:match("^vader_segment") or name:match("^torch_") or name:match("^sem%.mp%-")
   end)
   if #names == 0 then return "" end
@@ -31,11 +31,11 @@ end
 local function shm(found)
   local why = "NCCL and MPI talk through it between ranks of one machine (luminary's own buckets and loaders do not: "
     .. "they use anonymous memory files)"
-  if not outside.exists "/dev/shm" then
+  if not machine.exists "/dev/shm" then
     return found.problem("host.no_shm", "/dev/shm is missing", why,
       "sudo mkdir -p /dev/shm && sudo mount -t tmpfs -o size=50%,mode=1777 tmpfs /dev/shm")
   end
-  local result = outside.command("df", {"-P", "-k", "/dev/shm"})
+  local result = machine.command("df", {"-P", "-k", "/dev/shm"})
   local all, free = result.out:match("\n%S+%s+(%d+)%s+%d+%s+(%-?%d+)%s")
   all, free = tonumber(all), tonumber(free)
   if not all then
@@ -116,7 +116,7 @@ local function memory(found)
 end
 
 local function pages(found)
-  local huge = outside.word "/sys/kernel/mm/transparent_hugepage/enabled"
+  local huge = machine.read_word "/sys/kernel/mm/transparent_hugepage/enabled"
   if huge and huge:find("[never]", 1, true) then
     found.note("host.huge_pages", "transparent huge pages are off",
       ("/sys/kernel/mm/transparent_hugepage/enabled: %s; large tensors on the CPU cost some percent more"):format(huge),

@@ -1,9 +1,8 @@
 --- Checks interfaces, names, ports, RDMA and firewalls, by which ranks on several machines meet.
 local lists = require "luminary.base.lists"
-local outside = require "luminary.cli.doctor.files_and_commands"
+local machine = require "luminary.cli.doctor.files_and_commands"
 local addresses = require "luminary.cli.doctor.ip_addresses"
 local facts = require "luminary.cli.doctor.machine_facts"
-local sockets = require "luminary.cli.doctor.tcp_sockets"
 
 local DEFAULT_PORT = 29500
 
@@ -42,7 +41,7 @@ local function starts(prefix) return function(one) return one.name:sub(1, #prefi
 local function choose()
   local list, given, from = usable(), facts.nccl "NCCL_SOCKET_IFNAME"
   if (given or "") == "" then
-    given, from = outside.env "LM_SOCKET_IFNAME", "LM_SOCKET_IFNAME, which is passed to NCCL"
+    given, from = machine.env "LM_SOCKET_IFNAME", "LM_SOCKET_IFNAME, which is passed to NCCL"
   end
   if (given or "") ~= "" then return matching(list, given), ("'%s', from %s"):format(given, from) end
   local rounds = {
@@ -78,8 +77,8 @@ local function interfaces(found)
   elseif first then
     found.ok("network.nccl", "NCCL would start on " .. first.name, ("%s; %s"):format(names(chosen), why))
   end
-  local ours = outside.env "LM_SOCKET_IFNAME"
-  local route = ("\n" .. (outside.read "/proc/net/route" or "")):match("\n(%S+)%s+00000000%s")
+  local ours = machine.env "LM_SOCKET_IFNAME"
+  local route = ("\n" .. (machine.read "/proc/net/route" or "")):match("\n(%S+)%s+00000000%s")
   found.ok("network.ours", "luminary would use " .. (ours or route or outward[1].name), ours and "LM_SOCKET_IFNAME"
     or route and "the default route starts there (LM_SOCKET_IFNAME chooses another)" or "the first with an address")
   found.ok("network.interfaces", "interfaces", table.concat(lists.map(list, describe), ", "))
@@ -130,8 +129,8 @@ end
 local function host_name(found)
   local name = facts.hostname()
   if not name then return end
-  local list, problem = outside.resolve(name)
-  local hosts = ("\n" .. (outside.read "/etc/hosts" or "")):match("\n%s*(127%.[^\n]*%f[%w]" .. name:gsub("%p", "%%%0")
+  local list, problem = machine.resolve(name)
+  local hosts = ("\n" .. (machine.read "/etc/hosts" or "")):match("\n%s*(127%.[^\n]*%f[%w]" .. name:gsub("%p", "%%%0")
     .. "%f[^%w.-][^\n]*)")
   if not list and problem:find("getent", 1, true) then
     return found.note("network.host_name_unknown", "not known what this host's name stands for", problem, "")
@@ -152,9 +151,9 @@ local function host_name(found)
 end
 
 local function master(found)
-  local host = outside.env "MASTER_ADDR"
+  local host = machine.env "MASTER_ADDR"
   if not host or host == "" then return end
-  local list, problem = sockets.resolve(host)
+  local list, problem = addresses.resolve(host)
   if not list then
     return found.problem("network.master_addr", ("MASTER_ADDR '%s' is not known"):format(host), problem,
       "give the address of rank 0's machine, or enter the name in /etc/hosts on every node; getent hosts " .. host
@@ -173,7 +172,7 @@ end
 local function taken(port)
   local wanted = (":%04X$"):format(port)
   for _, path in ipairs {"/proc/net/tcp", "/proc/net/tcp6"} do
-    for own, state in (outside.read(path) or ""):gmatch("\n%s*%d+:%s+(%x+:%x+)%s+%x+:%x+%s+(%x%x)") do
+    for own, state in (machine.read(path) or ""):gmatch("\n%s*%d+:%s+(%x+:%x+)%s+%x+:%x+%s+(%x%x)") do
       if state == "0A" and own:find(wanted) then return true end
     end
   end
@@ -181,8 +180,8 @@ local function taken(port)
 end
 
 local function ports(found)
-  local given = tonumber(outside.env "MASTER_PORT" or "")
-  local rank = tonumber(outside.env "RANK" or outside.env "NODE_RANK" or "") or 0
+  local given = tonumber(machine.env "MASTER_PORT" or "")
+  local rank = tonumber(machine.env "RANK" or machine.env "NODE_RANK" or "") or 0
   local port = given or DEFAULT_PORT
   if rank ~= 0 or not taken(port) then
     return found.ok("network.port", ("port %d is free"):format(port), given and "MASTER_PORT" or "the default")
@@ -199,7 +198,7 @@ end
 local function rdma(found)
   local devices = facts.rdma()
   if #devices == 0 then return found.ok("network.no_rdma", "no RDMA devices", "NCCL uses TCP between machines") end
-  local nodes, locked = outside.list "/dev/infiniband", facts.limit "Max locked memory"
+  local nodes, locked = machine.list "/dev/infiniband", facts.limit "Max locked memory"
   local verbs = lists.find(nodes, function(name) return name:match("^uverbs%d") end)
   if not verbs then
     found.problem("network.rdma_nodes", "RDMA devices without their device files", table.concat(devices, ", ")
@@ -216,8 +215,8 @@ local function rdma(found)
   local active, states = false, {}
   for _, device in ipairs(devices) do
     local folder = "/sys/class/infiniband/" .. device .. "/ports"
-    for _, port in ipairs(outside.list(folder)) do
-      local state = outside.word(folder .. "/" .. port .. "/state") or "?"
+    for _, port in ipairs(machine.list(folder)) do
+      local state = machine.read_word(folder .. "/" .. port .. "/state") or "?"
       states[#states + 1] = ("%s/%s: %s"):format(device, port, state)
       active = active or state:find("ACTIVE", 1, true) ~= nil
     end
@@ -226,7 +225,7 @@ local function rdma(found)
     found.warning("network.rdma_down", "no port of the RDMA devices is active", table.concat(states, ", "),
       "see the cables, ip link, and for InfiniBand a subnet manager (opensm); or NCCL_IB_DISABLE=1 to do without")
   end
-  local registers = outside.exists "/sys/module/nvidia_peermem" or outside.exists "/sys/module/nv_peer_mem"
+  local registers = machine.exists "/sys/module/nvidia_peermem" or machine.exists "/sys/module/nv_peer_mem"
   if #facts.gpus() > 0 and not registers then
     found.note("network.peermem", "RDMA straight from GPU memory may be off",
       "the module nvidia_peermem is not loaded; with the open kernel modules and Linux 5.12 or later "
@@ -261,7 +260,7 @@ end
 local function firewall(found)
   local looked, failed
   for _, row in ipairs {{"nft", {"list", "ruleset"}, nft_rule}, {"iptables", {"-S"}, iptables_rule}} do
-    local result = outside.command(row[1], row[2])
+    local result = machine.command(row[1], row[2])
     if not result.missing and result.code == 0 then
       looked = true
       local rule = row[3](result.out)

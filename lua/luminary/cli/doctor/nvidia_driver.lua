@@ -1,6 +1,6 @@
 --- Checks the NVIDIA driver: that the kernel has it, that it fits CUDA and its own library, and its device files.
 local lists = require "luminary.base.lists"
-local outside = require "luminary.cli.doctor.files_and_commands"
+local machine = require "luminary.cli.doctor.files_and_commands"
 local facts = require "luminary.cli.doctor.machine_facts"
 
 -- The oldest driver branch for each CUDA major release, with minor version compatibility: table 1 of
@@ -31,7 +31,7 @@ local function driver(found)
     return found.note("gpu.none", "no NVIDIA GPU", "there is none on the PCI bus (/sys/bus/pci/devices)",
       "nothing to do if this machine should have none; in a virtual machine it must be passed through, and "
         .. "in a container " .. in_container_remedy():gsub("^start", "one has to start"))
-  elseif holders.nouveau or outside.exists "/sys/module/nouveau" then
+  elseif holders.nouveau or machine.exists "/sys/module/nouveau" then
     return found.problem("gpu.nouveau", "nouveau holds the GPU instead of NVIDIA's driver",
       ("%s: the kernel module nouveau is loaded, and it cannot do CUDA"):format(facts.gpu_addresses()),
       "printf 'blacklist nouveau\\noptions nouveau modeset=0\\n' | sudo tee /etc/modprobe.d/no-nouveau.conf; sudo "
@@ -74,9 +74,9 @@ end
 
 -- Returns the version of the driver's user-space library, from the name of the file behind libcuda.so.1.
 local function library_version()
-  local listed = outside.command("ldconfig", {"-p"})
+  local listed = machine.command("ldconfig", {"-p"})
   for path in listed.out:gmatch("libcuda%.so%.1[^\n]-=>%s*(%S+)") do
-    local version = (outside.link(path) or ""):match("libcuda%.so%.(%d+%.[%d.]+)$")
+    local version = (machine.resolve_link(path) or ""):match("libcuda%.so%.(%d+%.[%d.]+)$")
     if version then return version, path end
   end
 end
@@ -113,7 +113,7 @@ local function nodes(found)
   local wanted = lists.append({"/dev/nvidiactl"}, lists.map(cards, function(name) return "/dev/" .. name end))
   if #cards == 0 then missing[1] = "/dev/nvidia0" end
   for _, path in ipairs(wanted) do
-    local mode, owner, group = outside.stat(path)
+    local mode, owner, group = machine.stat(path)
     if not mode then
       missing[#missing + 1] = path
     elseif not may_use(mode, owner, group) then
@@ -124,7 +124,7 @@ local function nodes(found)
     found.problem("gpu.no_nodes", "the GPUs' device files are missing", table.concat(missing, ", ") .. " not there",
       facts.container() and in_container_remedy() or "sudo nvidia-modprobe -c 0 (for each GPU), or run nvidia-smi as "
         .. "root, which makes them; enable nvidia-persistenced to have them after each boot")
-  elseif not outside.exists "/dev/nvidia-uvm" then
+  elseif not machine.exists "/dev/nvidia-uvm" then
     found.problem("gpu.no_uvm", "/dev/nvidia-uvm is missing",
       "the module nvidia-uvm is not loaded: CUDA then starts with 'unknown error', though nvidia-smi works",
       facts.container() and in_container_remedy() or "sudo modprobe nvidia-uvm && sudo nvidia-modprobe -u -c 0")

@@ -2,14 +2,13 @@
 ---
 --- The listener first sends GREETING. Each request is 16 bytes, a word and a number n: "ping" is sent back, "take" is
 --- followed by n bytes and sent back after them, "give" is answered by n bytes.
-local outside = require "luminary.cli.doctor.files_and_commands"
+local machine = require "luminary.cli.doctor.files_and_commands"
 local addresses = require "luminary.cli.doctor.ip_addresses"
-local sockets = require "luminary.cli.doctor.tcp_sockets"
 
 local reach = {}
 
 local GREETING, STORE = "luminary doctor 1\n", "LM" -- the start of a store's challenge
-local REQUEST = 16
+local REQUEST, ZEROS = 16, ("\0"):rep(2 ^ 20)
 local CONNECT, GREET, STEP = 5, 3, 10 -- seconds to connect, for the greeting, for a request
 local PINGS, FIRST, MOST = 50, 2 ^ 20, 2 ^ 28 -- round trips; initial and largest number of bytes
 local AIM = 0.3 -- seconds of sending
@@ -19,35 +18,34 @@ local function request(word, n) return ("%-4s%12d"):format(word, n) end
 
 -- ---- the client
 
-local function exchange(fd, word, n)
-  local deadline = outside.now() + STEP
-  if not sockets.send(fd, REQUEST, deadline, request(word, n)) then return false end
-  if word == "give" then return select(2, sockets.receive(fd, n, deadline, true)) == n end
-  if word == "take" and not sockets.send(fd, n, deadline) then return false end
-  return sockets.receive(fd, REQUEST, deadline) == request(word, n)
+local function exchange(socket, word, n)
+  if not socket:send(request(word, n), STEP) then return false end
+  if word == "give" then return socket:receive(n, STEP, true) ~= nil end
+  if word == "take" and not socket:send(ZEROS, STEP, n) then return false end
+  return socket:receive(REQUEST, STEP) == request(word, n)
 end
 
 -- Returns the GB/s of data in the direction of `word`, or nil.
-local function speed(fd, word)
+local function speed(socket, word)
   local n = FIRST
   while true do
-    local began = outside.now()
-    if not exchange(fd, word, n) then return nil end
-    local took = outside.now() - began
+    local began = machine.now()
+    if not exchange(socket, word, n) then return nil end
+    local took = machine.now() - began
     if took > AIM / 2 or n >= MOST then return n / took / 1e9 end
     n = math.min(MOST, math.floor(n * math.min(16, AIM / math.max(took, 1e-6))))
   end
 end
 
-local function measure(found, fd, where)
+local function measure(found, socket, where)
   local trips = {}
   for i = 1, PINGS do
-    local began = outside.now()
-    if not exchange(fd, "ping", 0) then break end
-    trips[i] = outside.now() - began
+    local began = machine.now()
+    if not exchange(socket, "ping", 0) then break end
+    trips[i] = machine.now() - began
   end
   table.sort(trips)
-  local there, back = speed(fd, "take"), speed(fd, "give")
+  local there, back = speed(socket, "take"), speed(socket, "give")
   if #trips < PINGS or not there or not back then
     return found.warning("reach.breaks", ("the connection to %s breaks off under load"):format(where),
       ("after %d round trips: no answer within %d s"):format(#trips, STEP), "look for different MTUs on the way (ping "
@@ -64,6 +62,11 @@ local function measure(found, fd, where)
   end
 end
 
+-- Short names of the reasons why a connection fails.
+local REASONS = {["Connection refused"] = "refused", ["Connection timed out"] = "timed out",
+  ["Network is unreachable"] = "unreachable", ["No route to host"] = "unreachable",
+  ["Operation not permitted"] = "forbidden", ["Permission denied"] = "forbidden"}
+
 -- The meaning of each failure: id, title, and remedy.
 local FAILURES = {
   refused = {"reach.refused", "refuses the connection", "the machine is reached, but nothing listens on that port: is "
@@ -79,44 +82,53 @@ local FAILURES = {
     .. "sandbox forbids it: sudo iptables -S OUTPUT, sudo nft list ruleset, network policies in Kubernetes"},
 }
 
-local function one(found, host, port)
-  local where = (host:find(":", 1, true) and "[%s]:%d" or "%s:%d"):format(host, port)
-  local list, problem = sockets.resolve(host)
+local function join(host, port) return (host:find(":", 1, true) and "[%s]:%d" or "%s:%d"):format(host, port) end
+
+local function probe_address(found, host, port)
+  local where = join(host, port)
+  local can_load, core = pcall(require, "luminary.core")
+  if not can_load then
+    return found.note("reach.no_core", ("the way to %s was not tried"):format(where), "luminary's core does not load",
+      "luminary doctor --only libraries says why")
+  end
+  local list, problem = addresses.resolve(host)
   if not list then
     return found.problem("reach.unknown_host", ("this machine cannot resolve the host '%s'"):format(host), problem,
       "give its address, or enter it in /etc/hosts on every node: ADDRESS " .. host .. "; getent hosts " .. host
         .. " tests it")
   end
-  local local_name = not sockets.is_address(host) and host ~= "localhost" and addresses.is_loopback(list[1])
+  local local_name = not addresses.is_address(host) and host ~= "localhost" and addresses.is_loopback(list[1])
   if local_name then
     found.warning("reach.loopback", ("'%s' stands for this machine's loopback"):format(host), table.concat(list, ", ")
       .. " (/etc/hosts?): other machines get another answer, or reach themselves",
       "give it the machine's address in /etc/hosts, in place of 127.0.1.1")
   end
-  local fd, why, tried = nil, nil, {}
+  local socket, why, took, tried = nil, nil, nil, {}
   for _, address in ipairs(list) do
-    fd, why = sockets.connect(address, port, CONNECT)
-    tried[#tried + 1] = address .. ": " .. (fd and "connected" or why)
-    if fd then break end
+    local began = machine.now()
+    socket, why = core.tcp_connect(join(address, port), CONNECT)
+    took, why = machine.now() - began, REASONS[why] or why
+    tried[#tried + 1] = address .. ": " .. (socket and "connected" or why)
+    if socket then break end
   end
-  if not fd then
+  if not socket then
     local failure = FAILURES[why] or {"reach.fails", "cannot be connected to",
       "see ip route get and the firewalls on both sides"}
     return found.problem(failure[1], where .. " " .. failure[2], table.concat(tried, "; ")
       .. (why == "timed out" and (" (%d s)"):format(CONNECT) or ""), failure[3])
   end
-  found.ok("reach.connected", "connected to " .. where, ("%s, in %.2f ms"):format(tried[#tried], why * 1e3))
-  local first = sockets.receive(fd, #STORE, outside.now() + GREET)
+  found.ok("reach.connected", "connected to " .. where, ("%s, in %.2f ms"):format(tried[#tried], took * 1e3))
+  local first = socket:receive(#STORE, GREET)
   if first == STORE then
     found.ok("reach.store", ("a luminary store answers at %s"):format(where),
       "rank 0 is up; for round trip and bandwidth run luminary doctor --listen PORT there")
-  elseif first ~= "" and first .. sockets.receive(fd, #GREETING - #first, outside.now() + GREET) == GREETING then
-    measure(found, fd, where)
+  elseif first and first .. (socket:receive(#GREETING - #first, GREET) or "") == GREETING then
+    measure(found, socket, where)
   else
     found.note("reach.stranger", ("what answers at %s is neither a luminary store nor its doctor"):format(where),
       "it did not greet as one", "if that is to be rank 0, another program has its port: choose another MASTER_PORT")
   end
-  sockets.close(fd)
+  socket:close()
 end
 
 --- Splits "host:port" or "[v6]:port" into host and port; nil if it is neither.
@@ -132,25 +144,25 @@ function reach.probes_of(list)
   local probes = {}
   for i, text in ipairs(list) do
     local host, port = reach.split(text)
-    probes[i] = {text, function(found) one(found, host, port) end}
+    probes[i] = {text, function(found) probe_address(found, host, port) end}
   end
   return probes
 end
 
 -- ---- the listener
 
-local function serve(fd)
-  local deadline = outside.now() + 60
-  if not sockets.send(fd, #GREETING, deadline, GREETING) then return end
-  while outside.now() < deadline do
-    local line = sockets.receive(fd, REQUEST, outside.now() + STEP)
+local function serve(socket)
+  local deadline = machine.now() + 60
+  if not socket:send(GREETING, STEP) then return end
+  while machine.now() < deadline do
+    local line = socket:receive(REQUEST, STEP) or ""
     local word, n = line:match("^(%a+)%s+(%d+)$")
     n = tonumber(n)
-    if #line < REQUEST or not word or n > MOST then return end
-    if word == "take" and select(2, sockets.receive(fd, n, outside.now() + STEP, true)) < n then return end
+    if not word or n > MOST then return end
+    if word == "take" and not socket:receive(n, STEP, true) then return end
     if word == "give" then
-      if not sockets.send(fd, n, outside.now() + STEP) then return end
-    elseif not sockets.send(fd, REQUEST, outside.now() + STEP, line) then
+      if not socket:send(ZEROS, STEP, n) then return end
+    elseif not socket:send(line, STEP) then
       return
     end
   end
@@ -158,21 +170,27 @@ end
 
 --- Answers the doctors of other machines until a signal ends it; returns the exit code if it cannot listen.
 function reach.listen(port)
-  local listener, bound = sockets.listen(port)
-  if not listener then
-    io.stderr:write(("luminary doctor: cannot listen on port %d: %s\n"):format(port, bound))
+  local can_load, core = pcall(require, "luminary.core")
+  if not can_load then
+    io.stderr:write("luminary doctor: luminary's core does not load: ", core, "\n")
     return 1
   end
-  io.stdout:write(("listening on port %d; on another machine: luminary doctor --with THIS-HOST:%d (Ctrl-C ends this)\n")
+  local listener, address = core.tcp_listen(port)
+  if not listener then
+    io.stderr:write(("luminary doctor: cannot listen on port %d: %s\n"):format(port, address))
+    return 1
+  end
+  local bound = address:match("%d+$")
+  io.stdout:write(("listening on port %s; on another machine: luminary doctor --with THIS-HOST:%s (Ctrl-C ends this)\n")
     :format(bound, bound))
   io.stdout:flush()
   while true do
-    local fd, who = sockets.accept(listener, 3600)
-    if fd then
+    local socket, who = listener:accept(3600)
+    if socket then
       io.stdout:write(("%s asks\n"):format(who))
       io.stdout:flush()
-      serve(fd)
-      sockets.close(fd)
+      serve(socket)
+      socket:close()
     end
   end
 end

@@ -2,7 +2,7 @@
 --- (ACS) routes writes between GPUs through the CPU. Both together make peer-to-peer copies hang, with the GPUs at 100
 --- % utilization, or corrupt data; each alone makes them slow.
 local lists = require "luminary.base.lists"
-local outside = require "luminary.cli.doctor.files_and_commands"
+local machine = require "luminary.cli.doctor.files_and_commands"
 local facts = require "luminary.cli.doctor.machine_facts"
 
 local ACS_CAPABILITY = 0x000D -- among PCI Express' extended capabilities, which begin at byte 256
@@ -17,8 +17,8 @@ end
 
 -- Returns the set bits of the ACS control register, as lspci names them, from a bridge's configuration space; nil if it
 -- has no such register, false if the space is not readable that far, as for all users except root.
-local function by_configuration(address)
-  local space = outside.read("/sys/bus/pci/devices/" .. address .. "/config")
+local function acs_from_sysfs(address)
+  local space = machine.read("/sys/bus/pci/devices/" .. address .. "/config")
   if not space or #space < 0x104 then return false end
   local at = 0x100
   for _ = 1, 100 do -- a broken space may have a circular list
@@ -38,8 +38,8 @@ end
 
 -- Returns the set bits of the ACS control register by lspci, which finds more than sysfs shows on some machines.
 local listing
-local function by_lspci(address)
-  listing = listing or outside.command("lspci", {"-D", "-vvv"}, 10).out
+local function acs_from_lspci(address)
+  listing = listing or machine.command("lspci", {"-D", "-vvv"}, 10).out
   local begins = listing:find("\n" .. address:gsub("%p", "%%%0") .. " ") or listing:find("^" .. address:gsub("%p",
     "%%%0"))
   local block = begins and listing:sub(begins + 1):match("^(.-)\n%x+:%x%x:%x%x%.%x ") or begins and listing:sub(begins)
@@ -50,7 +50,7 @@ end
 
 -- Returns true or false, if the IOMMU translates the GPUs' addresses or not, or nil if unknown; and the evidence.
 local function translates()
-  local line = outside.word "/proc/cmdline" or ""
+  local line = machine.read_word "/proc/cmdline" or ""
   local groups, kinds = 0, {}
   for _, one in ipairs(facts.gpus()) do
     if one.group then groups, kinds[one.group] = groups + 1, true end
@@ -61,8 +61,8 @@ local function translates()
     end
     return false, "iommu_group/type of the GPUs is " .. table.concat(lists.sorted_keys(kinds), ", ")
   end
-  local units = outside.list "/sys/class/iommu"
-  if #units == 0 and #outside.list "/sys/kernel/iommu_groups" == 0 then return false, "no unit in /sys/class/iommu" end
+  local units = machine.list "/sys/class/iommu"
+  if #units == 0 and #machine.list "/sys/kernel/iommu_groups" == 0 then return false, "no unit in /sys/class/iommu" end
   if (" " .. line .. " "):find("[ ]iommu=pt[ ,]") or line:find("iommu.passthrough=1", 1, true) then
     return false, "passed through: iommu=pt on the kernel's command line"
   end
@@ -76,8 +76,8 @@ local function controlled()
     for _, bridge in ipairs(facts.bridges(one)) do
       if not seen[bridge] then
         seen[bridge] = true
-        local set = by_configuration(bridge)
-        if set == false then set = by_lspci(bridge) end
+        local set = acs_from_sysfs(bridge)
+        if set == false then set = acs_from_lspci(bridge) end
         if set == false then
           unknown[#unknown + 1] = bridge
         elseif set and #set > 0 then
@@ -89,7 +89,7 @@ local function controlled()
   return on, unknown, names
 end
 
-local function ways_out(bridges)
+local function remedy_text(bridges)
   local now = ("until the next boot, as root: for b in %s; do setpci -s $b ECAP_ACS+6.w=0000; done"):format(
     #bridges > 0 and table.concat(bridges, " ") or "BRIDGE…")
   local first = facts.virtual() and "this is a virtual machine: its host has to change it (ACS, and IOMMU with ATS). "
@@ -98,7 +98,7 @@ local function ways_out(bridges)
   return first .. "Meanwhile " .. PAST_P2P
 end
 
-local function check(found)
+local function check_peer_traffic(found)
   local n = #facts.gpus()
   if n == 0 then return found.ok("pci.none", "no GPU on the bus", "nothing to check") end
   local translated, how = translates()
@@ -110,14 +110,14 @@ local function check(found)
     local severity = avoided and "warning" or "problem"
     found[severity]("pci.acs_iommu", "IOMMU with ACS: copies between GPUs may hang at 100 % utilization",
       ("access control is on in %s; IOMMU: %s%s"):format(table.concat(on, ", "), how,
-        avoided and "; NCCL_P2P_DISABLE=1 is set, which goes round it, slowly" or ""), ways_out(names))
+        avoided and "; NCCL_P2P_DISABLE=1 is set, which goes round it, slowly" or ""), remedy_text(names))
   elseif #on > 0 then
     found.warning("pci.acs", "ACS sends copies between GPUs through the CPU",
       ("access control is on in %s; IOMMU: %s. Slow, and on some mainboards it hangs"):format(table.concat(on, ", "),
         how),
-      ways_out(names))
+      remedy_text(names))
   elseif translated then
-    found.warning("pci.iommu", "the IOMMU translates what GPUs send each other", how, ways_out(names))
+    found.warning("pci.iommu", "the IOMMU translates what GPUs send each other", how, remedy_text(names))
   elseif #unknown == 0 then
     found.ok("pci.clear", "nothing stands between the GPUs", "no ACS on the bridges above them; IOMMU: " .. how)
   end
@@ -128,4 +128,4 @@ local function check(found)
   end
 end
 
-return {{"check", check}}
+return {{"check", check_peer_traffic}}

@@ -11,6 +11,9 @@ local F = {}
 
 local function check_operands(who, a, n, channels_at)
   local x, weight = a.x, a.weight
+  if x.dtype ~= weight.dtype and not core.is_autocast_enabled() then
+    options.dtypes_differ(who, "x", x, "weight", weight)
+  end
   if weight.ndim ~= n + 2 then
     options.wrong_shape(who, "weight", weight,
       {channels_at == 2 and "out, C / groups" or "C, out / groups", ({"k", "kH, kW", "kD, kH, kW"})[n]})
@@ -23,7 +26,7 @@ local function check_operands(who, a, n, channels_at)
 end
 
 -- Returns stride, padding, dilation and groups for an image of one row, which a 1-d input is.
-local function of_row(a, padding)
+local function row_arguments(a, padding)
   return {1, a.stride[1]}, {0, (padding or a.padding)[1]}, {1, a.dilation[1]}, a.groups
 end
 
@@ -70,7 +73,7 @@ local function slices_of_weight(weight)
 end
 
 -- Returns stride, padding, dilation and groups of the convolutions of planes.
-local function of_planes(a)
+local function plane_arguments(a)
   local s, p, d = a.stride, a.padding, a.dilation
   return {s[2], s[3]}, {p[2], p[3]}, {d[2], d[3]}, a.groups
 end
@@ -95,7 +98,7 @@ local function convolved_volume(who, a, x)
   end
   images = planar and images:view(n * slices, kernel * channels, height, width)
     or sizes.channels_second(images:view(n * slices, height, width, kernel * channels))
-  local y = ops.conv2d(images, slices_of_weight(a.weight), a.bias, of_planes(a))
+  local y = ops.conv2d(images, slices_of_weight(a.weight), a.bias, plane_arguments(a))
   local _, out, rows, columns = unpack(y.shape)
   return sizes.channels_second(ops.reshape(sizes.channels_last(y), {n, slices, rows, columns, out}))
 end
@@ -105,7 +108,7 @@ local function transposed_volume(a, x, size)
   local kernel, out, plane = a.weight.shape[3], a.weight.shape[2] * a.groups, size[2] * size[3]
   local images = sizes.channels_second(sizes.channels_last(x):contiguous():view(n * depth, height, width, channels))
   local y = ops.conv2d_input(images, slices_of_weight(a.weight), {n * depth, kernel * out, size[2], size[3]},
-    of_planes(a))
+    plane_arguments(a))
   y = ops.reshape(sizes.channels_last(y), {n, 1, depth * plane * a.groups * kernel, out / a.groups})
   if x:is_floating_point() then
     local positions = slice_positions(a, size[1], depth, plane, x.device)
@@ -138,7 +141,7 @@ F.conv1d = convolution("conv1d", 1, plain, function(a)
   local padding = a.padding
   if type(padding) == "string" then padding, a.x = numbers_of_padding("conv1d", a, 1) end
   window_indices.count("conv1d", a.x.shape[a.x.ndim], a.weight.shape[3], a.stride[1], padding[1], a.dilation[1])
-  return ops.conv2d(a.x:unsqueeze(-2), a.weight:unsqueeze(-2), a.bias, of_row(a, padding)):squeeze(-2)
+  return ops.conv2d(a.x:unsqueeze(-2), a.weight:unsqueeze(-2), a.bias, row_arguments(a, padding)):squeeze(-2)
 end)
 
 --- Applies a 3-d convolution.
@@ -183,7 +186,7 @@ local function transposed(who, n)
     end
     if n == 1 then
       local row = {x.shape[1], out, 1, size[1]}
-      y = ops.conv2d_input(x:unsqueeze(-2), a.weight:unsqueeze(-2), row, of_row(a)):squeeze(-2)
+      y = ops.conv2d_input(x:unsqueeze(-2), a.weight:unsqueeze(-2), row, row_arguments(a)):squeeze(-2)
     elseif n == 2 then
       y = ops.conv2d_input(x, a.weight, {x.shape[1], out, size[1], size[2]}, a.stride, a.padding, a.dilation, a.groups)
     else

@@ -12,19 +12,15 @@ options.kind("lengths", "tensor, list of integers or integer", function(who, nam
   local list = type(v) == "number" and {v} or v
   local good = type(list) == "table" and not options.named_field(list)
   for i = 1, good and #list or 0 do good = good and options.is("natural", list[i]) end
-  if not good then
-    options.must_be(who, name, "integers of at least 0, as a tensor or a list", v)
-  end
+  if not good then options.must_be(who, name, "integers of at least 0, as a tensor or a list", v) end
   return list
 end)
 
 -- Returns the offset of each sample's classes in the targets, from 0, and the length of the longest target.
-local function check(who, a, times, samples)
+local function check_lengths(who, a, times, samples)
   local starts, longest, sum = {}, 0, 0
   for _, name in ipairs {"input_lengths", "target_lengths"} do
-    if #a[name] ~= samples then
-      options.wrong_length(who, name, samples, "sample of log_probs", #a[name])
-    end
+    if #a[name] ~= samples then options.wrong_length(who, name, samples, "sample of log_probs", #a[name]) end
   end
   local padded = a.targets.ndim == 2
   if padded and a.targets.shape[1] ~= samples or not padded and a.targets.ndim ~= 1 then
@@ -60,7 +56,7 @@ F.ctc_loss = signature.by_name([[ctc_loss(log_probs: tensor, targets: tensor, in
     x = x:unsqueeze(2)
     if a.targets.ndim == 1 then a.targets = a.targets:unsqueeze(1) end
   end
-  local starts, longest = check(who, a, x.shape[1], x.shape[2])
+  local starts, longest = check_lengths(who, a, x.shape[1], x.shape[2])
   if a.targets:is_floating_point() then
     options.wrong_dtype(who, "targets", "an integer dtype", a.targets, "convert it with :long()")
   end

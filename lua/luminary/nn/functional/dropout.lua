@@ -10,7 +10,7 @@ local F = {}
 local function result(x, y, opts) return opts.inplace and x:copy_(y) or y end
 
 -- Returns the shape of a mask with one value for each channel of each sample.
-local function channels(x, batched)
+local function channel_mask_shape(x, batched)
   local shape = {}
   for i = 1, x.ndim do shape[i] = i <= (batched and 2 or 1) and x.shape[i] or 1 end
   return shape
@@ -22,7 +22,7 @@ for n = 1, 3 do
   F[who] = signature.of(("%s(x: input(%d), {p: probability = 0.5, training = true, inplace = false})"):format(who, n),
     function(x, opts)
     if not opts.training or opts.p == 0 then return x end
-    local mask = ops.ones(channels(x, x.ndim == n + 2), {dtype = x.dtype, device = x.device})
+    local mask = ops.ones(channel_mask_shape(x, x.ndim == n + 2), {dtype = x.dtype, device = x.device})
     return result(x, x * ops.dropout(mask, opts.p, true), opts)
   end)
 end
@@ -52,10 +52,8 @@ end)
 --- Applies alpha dropout to whole channels.
 F.feature_alpha_dropout = signature.of("feature_alpha_dropout" .. alpha_options, function(x, opts)
   return alpha(x, opts, function()
-    if x.ndim < 2 then
-      options.wrong_shape("feature_alpha_dropout", "x", x, "[N, C, …]")
-    end
-    return channels(x, true)
+    if x.ndim < 2 then options.wrong_shape("feature_alpha_dropout", "x", x, "[N, C, …]") end
+    return channel_mask_shape(x, true)
   end)
 end)
 

@@ -65,9 +65,7 @@ local function bags_of(who, index, o, check)
     if each == 0 then return ops.ones(bags, like), 0 end
     return ops.arange(1, bags * each + 1, each, like), bags * each
   end
-  if index.ndim ~= 1 then
-    options.wrong_shape(who, "index", index, "[bags, n] or [n] with offsets")
-  end
+  if index.ndim ~= 1 then options.wrong_shape(who, "index", index, "[bags, n] or [n] with offsets") end
   if not offsets then options.fail("%s: a 1-d index requires offsets", who) end
   check_integers(who, "offsets", offsets)
   local n, last = index.shape[1], offsets:numel()

@@ -146,9 +146,7 @@ end
 local function interpolate(who, a)
   local x = a.x
   local n = x.ndim - 2
-  if n < 1 or n > 3 then
-    options.wrong_shape(who, "x", x, "[N, C, L], [N, C, H, W] or [N, C, D, H, W]")
-  end
+  if n < 1 or n > 3 then options.wrong_shape(who, "x", x, "[N, C, L], [N, C, H, W] or [N, C, D, H, W]") end
   check_mode(who, a, n)
   local list = plans(who, a, n)
   if a.mode == "area" then

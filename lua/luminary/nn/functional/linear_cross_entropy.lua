@@ -113,7 +113,7 @@ local function check(who, x, weight, target, o)
 end
 
 -- Computes the loss with all logits at once: for several losses per row, and targets that are probabilities.
-local function of_all_logits(x, weight, target, o, shape)
+local function loss_of_all_logits(x, weight, target, o, shape)
   local rows = ops.linear(x, weight:reshape(-1, x.shape[x.ndim]), o.linear_bias and o.linear_bias:reshape(-1))
   local logits, dims = x.ndim > 2 and rows:reshape(-1, shape[1]) or rows, {rows.shape[1], unpack(shape)}
   if #shape > 1 then logits = rows:reshape(dims) end
@@ -129,7 +129,7 @@ F.linear_cross_entropy = signature.of([[linear_cross_entropy(input: tensor, line
   {*, linear_bias: tensor?, weight: tensor?, reduction = "mean" | "sum" | "none", ignore_index: integer = -100,
   label_smoothing: probability = 0, chunk_size: count?})]], function(x, weight, target, o)
   local shape = check("linear_cross_entropy", x, weight, target, o)
-  if shape then return of_all_logits(x, weight, target, o, shape) end
+  if shape then return loss_of_all_logits(x, weight, target, o, shape) end
   local low = core.get_autocast_dtype(x.device)
   local dtype = low and x.dtype ~= "float64" and low or x.dtype
   local classes = weight.shape[1]

@@ -10,9 +10,7 @@ local F = {}
 
 -- Returns the sizes of x before its last n dims, and the last n sizes.
 local function split_shape(who, x, n)
-  if x.ndim < n then
-    options.must_be(who, "x", ("a tensor of at least %d dims, [..., C, H, W]"):format(n), x)
-  end
+  if x.ndim < n then options.must_be(who, "x", ("a tensor of at least %d dims, [..., C, H, W]"):format(n), x) end
   return lists.slice(x.shape, 1, x.ndim - n), lists.slice(x.shape, x.ndim - n + 1)
 end
 

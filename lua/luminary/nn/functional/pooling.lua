@@ -24,7 +24,7 @@ end
 
 -- Pools x [..., D, H, W] by images(x [n, D, H, W]) and then columns(y [n, 1, D, H * W]). Both functions may return
 -- indices as a second value.
-local function of_volume(x, images, columns)
+local function pool_volume(x, images, columns)
   local shape, n = {unpack(x.shape)}, 1
   for i = 1, #shape - 3 do n = n * shape[i] end
   local depth, height, width = unpack(shape, #shape - 2)
@@ -109,7 +109,7 @@ F.max_pool3d = windows(3, "max_pool3d", "not bool", max_options, function(a)
         {of(a.padding)[1], of == first and 0 or a.padding[3]}, of(a.dilation), a.ceil_mode)
     end
   end
-  return of_volume(a.x, pool(last_two), pool(first))
+  return pool_volume(a.x, pool(last_two), pool(first))
 end)
 
 --- F.avg_pool1d(…): Applies a 1-d average pooling.
@@ -118,7 +118,7 @@ F.avg_pool1d = windows(1, "avg_pool1d", "int64", avg_options, function(a)
     a.ceil_mode, a.count_include_pad))
 end)
 
-local means_of_volume = full_precision.rounds_once(of_volume)
+local means_of_volume = full_precision.rounds_once(pool_volume)
 
 -- Averages windows of 3-d inputs; with a divisor returns sums / divisor.
 local function mean_of_volume(a, x, divisor)
@@ -161,7 +161,7 @@ local function adaptive(who, n, pool, more)
     if n ~= 2 then check_input(who, x, n) end
     if n == 2 then return select_results(a.return_indices, pool(x, size)) end
     if n == 1 then return select_results(a.return_indices, squeezed(pool(x:unsqueeze(-2), row(size, 1)))) end
-    local by_planes = pool == ops.adaptive_avg_pool2d and means_of_volume or of_volume
+    local by_planes = pool == ops.adaptive_avg_pool2d and means_of_volume or pool_volume
     return select_results(a.return_indices, by_planes(x, function(images) return pool(images, last_two(size)) end,
       function(columns) return pool(columns, {size[1], -1}) end))
   end)

@@ -10,7 +10,7 @@ function sizes.check_list(who, name, list)
 end
 
 -- Returns n integers ≥ min, from an integer, a list of one, or a list of n; `words` allows "same", "valid".
-local function read(n, min, words, who, name, v)
+local function read(who, name, v, n, min, words)
   if words and (v == "same" or v == "valid") then return v end
   local list = type(v) == "number" and {v} or v
   if type(list) == "table" then options.list(who, name, list) end
@@ -29,53 +29,42 @@ end
 local function text_of(n) return n > 1 and "integer or list of " .. n or "integer" end
 
 -- The kind of n integers of at least min.
-options.kinds("sizes", function(n, min)
-  return text_of(n), function(...) return read(n, min, false, ...) end
-end)
+options.kind("sizes", text_of, read)
 
 -- The kind of n integers whose value stays as passed, for print.
-options.kinds("sizes_as_given", function(n, min)
-  return text_of(n), function(who, name, v) return read(n, min, false, who, name, v) and v end
-end)
+options.kind("sizes_as_given", text_of, function(who, name, v, n, min) return read(who, name, v, n, min) and v end)
 
 -- The kind of a convolution's padding.
-options.kinds("sizes_or_word", function(n)
-  return text_of(n) .. ', or "same" or "valid"', function(...) return read(n, 0, true, ...) end
+options.kind("sizes_or_word", function(n) return text_of(n) .. ', or "same" or "valid"' end, function(who, name, v, n)
+  return read(who, name, v, n, 0, true)
 end)
 
 -- The kind of n integers of at least 0, or -1 for an unchanged size; in a list, nil is -1.
-options.kinds("output_sizes", function(n)
-  return text_of(n), function(who, name, v)
-    if type(v) ~= "table" or options.named_field(v) then return read(n, -1, false, who, name, v) end
-    local list = {}
-    for i = 1, n do list[i] = v[i] == nil and -1 or v[i] end
-    return read(n, -1, false, who, name, #v <= n and list or v)
-  end
+options.kind("output_sizes", text_of, function(who, name, v, n)
+  if type(v) ~= "table" or options.named_field(v) then return read(who, name, v, n, -1) end
+  local list = {}
+  for i = 1, n do list[i] = v[i] == nil and -1 or v[i] end
+  return read(who, name, #v <= n and list or v, n, -1)
 end)
 
 -- The kind of a tensor with n spatial dims after its channels, with or without a batch dim.
-options.kinds("input", function(n)
-  return "tensor", function(who, name, x)
-    options.arg(who, name, x, "tensor")
-    if x.ndim ~= n + 1 and x.ndim ~= n + 2 then
-      local last = ({"L", "H, W", "D, H, W"})[n]
-      options.wrong_shape(who, name, x, ("[N, C, %s] or [C, %s]"):format(last, last))
-    end
-    return x
+options.kind("input", "tensor", function(who, name, x, n)
+  options.arg(who, name, x, "tensor")
+  if x.ndim ~= n + 1 and x.ndim ~= n + 2 then
+    local last = ({"L", "H, W", "D, H, W"})[n]
+    options.wrong_shape(who, name, x, ("[N, C, %s] or [C, %s]"):format(last, last))
   end
+  return x
 end)
 
 -- The kind output_sizes, except that a number stays a number.
-options.kinds("output_sizes_as_given", function(n)
-  local kind = ("output_sizes(%d)"):format(n)
-  return text_of(n), function(who, name, v)
-    local all = options.arg(who, name, v, kind)
-    return type(v) == "table" and all or v
-  end
+options.kind("output_sizes_as_given", text_of, function(who, name, v, n)
+  local all = options.arg(who, name, v, ("output_sizes(%d)"):format(n))
+  return type(v) == "table" and all or v
 end)
 
 -- Moves dim `from` of x to dim `to`.
-local function moved(x, from, to)
+local function move_dim(x, from, to)
   local order = {}
   for d = 1, x.ndim do
     if d ~= from then order[#order + 1] = d end
@@ -85,9 +74,9 @@ local function moved(x, from, to)
 end
 
 --- Returns x [N, C, …] as a view [N, …, C].
-function sizes.channels_last(x) return moved(x, 2, x.ndim) end
+function sizes.channels_last(x) return move_dim(x, 2, x.ndim) end
 --- Returns x [N, …, C] as a view [N, C, …].
-function sizes.channels_second(x) return moved(x, x.ndim, 2) end
+function sizes.channels_second(x) return move_dim(x, x.ndim, 2) end
 --- Returns true if x [N, C, …] has its channels last in memory and is not contiguous too.
 function sizes.is_channels_last(x) return not x:is_contiguous() and sizes.channels_last(x):is_contiguous() end
 

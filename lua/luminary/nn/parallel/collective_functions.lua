@@ -9,7 +9,7 @@
 ---   copy: replicated to partial, no communication | reduce: partial to replicated, a sum
 ---   split: replicated to divided, no communication | gather: divided to replicated
 ---   gather_partial: divided to partial | reduce_scatter: partial to divided, a sum
----   all_to_all: divided to divided
+---   all_to_all: divided to divided | copy_near, reduce_near: as copy and reduce, within n ranks beside one another
 ---
 --- Errors of a collective name this rank's place in the mesh.
 local core = require "luminary.core"
@@ -32,8 +32,8 @@ local function define(name, back, compute, reversed)
   function kind.backward(ctx, grad)
     local arguments = ctx.arguments
     if reversed then arguments = options.pack(reversed(unpack(arguments, 1, arguments.n))) end
-    local function run() return {functions[back](grad, ctx.mesh, unpack(arguments, 1, arguments.n))} end
-    return (core.is_grad_enabled() and run() or autograd.in_backward({grad}, run))[1]
+    local function run_backward() return {functions[back](grad, ctx.mesh, unpack(arguments, 1, arguments.n))} end
+    return (core.is_grad_enabled() and run_backward() or autograd.in_backward({grad}, run_backward))[1]
   end
   functions[name] = function(t, mesh, ...)
     if mesh.groups[1].size == 1 then return t end
@@ -64,6 +64,15 @@ define("reduce", "copy", function(t, mesh)
   local sum = t:clone {memory_format = "contiguous"}
   mesh:call(dist.all_reduce, sum, {group = mesh.groups[1]})
   return sum
+end)
+
+--- copy_near(t, mesh, n): Returns t; backward sums the gradients of each n ranks beside one another.
+define("copy_near", "reduce_near", function(t) return t end)
+
+--- reduce_near(t, mesh, n): Returns the sum of t over this rank's n; backward passes the gradient on.
+define("reduce_near", "copy_near", function(t, mesh, n)
+  local rank = mesh.groups[1].rank
+  return functions.stacked(t:contiguous(), mesh):narrow(1, rank - rank % n + 1, n):sum(1)
 end)
 
 --- split(t, mesh, d): Returns this rank's part of dim d; backward gathers the parts' gradients.

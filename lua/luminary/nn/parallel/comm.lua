@@ -40,7 +40,7 @@ end
 
 -- Broadcasts list[root] to all by NCCL or, with `reduce`, sums all into list[root]. Tensors must be alike and
 -- contiguous; no gradients are recorded. Returns false if nothing was done.
-local function at_once(list, root, reduce)
+local function call_nccl(list, root, reduce)
   local key = cards(lists.map(list, function(t) return t.device end))
   if not key or list[1]:numel() == 0 then return false end
   local done = core.device_collective(list, root, reduce)
@@ -59,7 +59,7 @@ local function spread_by_nccl(t, devices)
     at[d] = device == t.device and t or ops.empty(t.shape, {dtype = t.dtype, device = device})
     if device ~= t.device then list[#list + 1] = at[d] end
   end
-  return at_once(list, 1, false) and at or nil
+  return call_nccl(list, 1, false) and at or nil
 end
 
 -- Returns a tensor's dtype and sizes as text.
@@ -80,7 +80,7 @@ local function sum_by_nccl(list, destination, fresh)
   elseif not fresh then
     own[root] = list[root]:clone()
   end
-  return at_once(own, root, true) and own[root] or nil
+  return call_nccl(own, root, true) and own[root] or nil
 end
 
 -- ---- tensors joined to one: elements in memory order, each tensor aligned for vector loads

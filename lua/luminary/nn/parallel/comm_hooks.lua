@@ -139,7 +139,7 @@ end
 -- object with wait().
 local function caller(net, state, hook)
   local waiting = {}
-  local function begin(number)
+  local function begin_bucket(number)
     local bucket = setmetatable({
       number = number, reducer = net.reducer, all = net.reduced.parameters, all_names = net.reduced.names,
       group = net.process_group,
@@ -151,7 +151,7 @@ local function caller(net, state, hook)
     end
     waiting[number] = {result, bucket}
   end
-  local function finish(number)
+  local function finish_bucket(number)
     local result, bucket = unpack(waiting[number])
     waiting[number] = nil
     local content = result:wait()
@@ -161,7 +161,7 @@ local function caller(net, state, hook)
     end
     return bucket:buffer()
   end
-  return function(number, last) return (last and finish or begin)(number) end
+  return function(number, last) return (last and finish_bucket or begin_bucket)(number) end
 end
 
 local function register(net, state, hook)

@@ -50,7 +50,7 @@ local function parts_of(ring, step)
 end
 
 -- Returns what the op attention and its backward take after their tensors, for the block of a step.
-local function how(ring, step, draw)
+local function attention_options(ring, step, draw)
   return {is_causal = ring.is_causal and step == 0, scale = ring.scale, dropout_p = ring.dropout_p, draw = draw}
 end
 
@@ -67,7 +67,7 @@ local function free(a, b)
 end
 
 -- Calls f(step, key, value) for the blocks of all ranks, in a scope each, while the next keys and values travel.
-local function around(ring, key, value, f)
+local function walk_ring(ring, key, value, f)
   local last, k, v = ring.mesh:size() - 1, core.scope(function() -- no copies by messages, for which ops would wait
     return key:detach():contiguous(), value:detach():contiguous()
   end)
@@ -85,12 +85,12 @@ local Ring = autograd.Function:extend "ContextParallelAttention"
 
 function Ring.forward(ctx, query, key, value, ring)
   local out, log_sum, draws = nil, nil, {}
-  around(ring, key, value, function(step, k, v)
+  walk_ring(ring, key, value, function(step, k, v)
     local queries, keys = parts_of(ring, step)
     local q = queries(query)
     k, v = keys(k), keys(v)
     draws[step + 1] = ring.dropout_p > 0 and core.keep(ops.attention_draw(q, k)) or nil
-    local y, block_log_sum = core.run_op("attention", q, k, v, how(ring, step, draws[step + 1]))
+    local y, block_log_sum = core.run_op("attention", q, k, v, attention_options(ring, step, draws[step + 1]))
     if out then
       merge(queries(out), queries(log_sum), y, block_log_sum)
     else
@@ -110,10 +110,10 @@ local function backward(ctx, grad)
   local query, key, value, y, log_sum = unpack(saved, 1, 5)
   local like = {dtype = log_sum.dtype, device = log_sum.device}
   local dquery, dkey, dvalue, arrive = ops.zeros(query.shape, like), nil, nil, nil
-  around(ring, key, value, function(step, k, v)
+  walk_ring(ring, key, value, function(step, k, v)
     local queries, keys = parts_of(ring, step)
     local dq, dk, dv = ops.attention_backward(queries(grad), queries(query), keys(k), keys(v), queries(y),
-      queries(log_sum), how(ring, step, saved[6 + step]))
+      queries(log_sum), attention_options(ring, step, saved[6 + step]))
     queries(dquery):add_(dq)
     local sent_k, sent_v = dkey, dvalue
     if step == 0 then
@@ -183,7 +183,7 @@ end
 -- Returns a list of tensors and their dims, checked.
 local function read(name, mesh, opts)
   device_mesh.check(name, mesh)
-  local o = options.check(name, opts, {buffers = {"tensor[]"}, dims = {"integer[]"}})
+  local o = options.check(name, opts, "{buffers: tensor[], dims: integer[]}")
   if not o.buffers or not o.dims then fail("%s: expected options {buffers = {…}, dims = {…}}", name) end
   if #o.buffers ~= #o.dims then options.wrong_length(name, "dims", #o.buffers, "buffer", #o.dims) end
   return o.buffers, lists.map(o.buffers, function(t, i) return shapes.dim_of(name, t, o.dims[i]) end)

@@ -10,7 +10,7 @@ local layer = require "luminary.nn.define_layer"
 local records = require "luminary.nn.module_fields"
 local batch_size = require "luminary.nn.parallel.batch_size"
 local comm_hooks = require "luminary.nn.parallel.comm_hooks"
-local shards = require "luminary.nn.parallel.shards"
+local placement = require "luminary.nn.parallel.placement"
 local SyncBatchNorm = require "luminary.nn.parallel.sync_batch_norm"
 
 local who = "DistributedDataParallel"
@@ -27,9 +27,7 @@ local function check_devices(opts, module)
   end
   for i, device in ipairs(given) do
     local known, found = pcall(core.device, device)
-    if not known then
-      options.fail("%s: device_ids: %s", who, (tostring(found):gsub("^.-%f[%w]device: ", "")))
-    end
+    if not known then options.fail("%s: device_ids: %s", who, (tostring(found):gsub("^.-%f[%w]device: ", ""))) end
     devices[i] = found
   end
   for name, p in module:named_parameters() do
@@ -48,7 +46,7 @@ local function describe(module)
     local i = 0
     for name, t in module["named_" .. kind .. "s"](module) do
       i = i + 1
-      lines[#lines + 1] = ("%s %d is %s"):format(kind, i, shards.summarize(name, t))
+      lines[#lines + 1] = ("%s %d is %s"):format(kind, i, placement.summarize(name, t))
     end
   end
   return lines
@@ -60,25 +58,22 @@ local function make_reducer(net)
 end
 
 DDP.init = signature.of([[DistributedDataParallel(module: module, {device_ids: table, output_device, dim: lacks,
-  broadcast_buffers = true, init_sync = true, process_group, bucket_cap_mb: number, find_unused_parameters = false,
+  broadcast_buffers = true, init_sync = true, process_group, bucket_cap_mb: above(0), find_unused_parameters = false,
   check_reduction: lacks, gradient_as_bucket_view = true, static_graph = false, *,
   batch_dim: count|false = 1, broadcast_in_eval = false})]], function(self, module, opts)
   groups.need(who)
   local group = groups.resolve(who, opts.process_group)
-  if opts.bucket_cap_mb and opts.bucket_cap_mb <= 0 then
-    options.must_be(who, "bucket_cap_mb", "above 0", opts.bucket_cap_mb)
-  end
   local output_device = check_devices(opts, module)
-  shards.fill(who, module)
+  placement.fill(who, module)
 
-  shards.refuse(who, module:parameters(), "it averages gradients itself, without DistributedDataParallel")
+  placement.refuse(who, module:parameters(), "it averages gradients itself, without DistributedDataParallel")
   local params, names, bytes = {}, {}, 0
   self.replicas = {}
-  shards.check_experts(who, module, {group})
+  placement.check_experts(who, module, {group})
   for name, p in module:named_parameters() do
-    local averages = shards.averages(p, group)
+    local averages = placement.averages_over(p, group)
     if not averages then
-      shards.check_replicas(who, name, p, group)
+      placement.check_replicas(who, name, p, group)
       table.insert(self.replicas, p)
     end
     if p.requires_grad and not averages then
@@ -87,7 +82,7 @@ DDP.init = signature.of([[DistributedDataParallel(module: module, {device_ids: t
     end
   end
   if #params == 0 then options.fail("%s: at least one parameter of the module must require a gradient", who) end
-  shards.note_names(who, group, module)
+  placement.note_names(who, group, module)
   self.module = module
   self.synced = {} -- layers that exchange gradients themselves, with the rank's weight
   for _, each in ipairs(module:modules()) do

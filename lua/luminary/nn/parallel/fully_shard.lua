@@ -3,9 +3,9 @@
 --- the contract is that of PyTorch's FSDP2.
 ---
 --- A unit is a module of a call of fully_shard. It holds the parameters of its descendants that belong to no unit of
---- their own, in buckets, each gathered by one collective. Forward puts the gathered tensors, results of the function
---- Gather, into the modules. Nodes of the graph save no reference to their memory: it is freed after forward, and
---- gathered again when backward first needs it (core.set_source), or kept. Gather's backward reduces the gradients.
+--- their own, in buckets, each gathered by one collective. Forward puts the gathered tensors, results of a node
+--- "FullyShard", into the modules. Nodes of the graph save no reference to their memory: it is freed after forward, and
+--- gathered again when backward first needs it (core.set_source), or kept. The node's backward reduces the gradients.
 local core = require "luminary.core"
 local lists = require "luminary.base.lists"
 local map_tensors = require "luminary.base.map_tensors"
@@ -25,9 +25,9 @@ local records = require "luminary.nn.module_fields"
 local batch_size = require "luminary.nn.parallel.batch_size"
 local DDP = require "luminary.nn.parallel.distributed"
 local SyncBatchNorm = require "luminary.nn.parallel.sync_batch_norm"
-local shards = require "luminary.nn.parallel.shards"
+local placement = require "luminary.nn.parallel.placement"
 
-local ops, fail, pack, who = core.ops, options.fail, options.pack, "fully_shard"
+local ops, fail, rows_of, who = core.ops, options.fail, placement.rows, "fully_shard"
 local MOST = 200 -- parameters of a bucket; a recorded function has at most 255 results
 
 local active -- the pass of the outermost unit whose forward runs, or nil
@@ -51,14 +51,15 @@ end
 -- Starts a collective of a unit in a group, which fails if another rank calls another unit.
 local function run_async(unit, collective, group, op, t, list)
   return unit.mesh:call(core.dist_run, collective, group.handle, true, nil, op, nil, nil, t, list, nil, nil,
-    unit.titles[group])
+    unit.title)
 end
 
 -- Returns the dtype and device of the bucket's full tensors.
-local function how(bucket)
+local function full_options(bucket)
   local unit, p = bucket.unit, bucket[1]
   return {
-    dtype = p:is_floating_point() and unit.param_dtype or p.dtype, device = unit.offload and unit.device or p.device,
+    dtype = core.is_floating_point(p) and unit.param_dtype or p.dtype,
+    device = unit.offload and unit.device or p.device,
   }
 end
 
@@ -83,28 +84,21 @@ local function pack_shards(bucket)
 end
 
 -- Makes the bucket's shards parts of one tensor, `flat`, which a gather sends as it is. Sets `at`, the number of
--- elements before each, `pointers`, their addresses, and `numel`, the number of all elements.
+-- elements before each, `pointers`, their addresses, `sizes`, `numel`, the number of all elements, and `width`, with
+-- flags behind reduced gradients, by parameter: 0 if no rank has a gradient.
 local function lay_out(bucket)
-  bucket.at, bucket.numel, bucket.pointers = {}, 0, {}
+  bucket.at, bucket.numel, bucket.pointers, bucket.sizes = {}, 0, {}, {}
   for i, p in ipairs(bucket) do
     bucket.at[i] = bucket.numel
     bucket.numel = bucket.numel + (#bucket > 1 and cost.part(p:numel()) or p:numel())
   end
-  bucket.flat = pack_shards(bucket)
+  bucket.flat, bucket.width = pack_shards(bucket), bucket.numel + cost.part(#bucket)
   if bucket.unit.side then bucket.flat = core.pin_memory(bucket.flat) end
   core.keep(bucket.flat)
   for i, p in ipairs(bucket) do
     core.set_data(p, core.part(bucket.flat, bucket.at[i], p:numel()):view(p.shape))
-    bucket.pointers[i] = p:data_ptr()
+    bucket.pointers[i], bucket.sizes[i] = p:data_ptr(), p:numel()
   end
-end
-
--- Returns the tensor of which the bucket's shards are parts, or a copy of them once one was replaced or converted.
-local function flat_of(bucket)
-  for i, p in ipairs(bucket) do
-    if p:data_ptr() ~= bucket.pointers[i] or not p:is_contiguous() then bucket.flat = nil end
-  end
-  return bucket.flat or pack_shards(bucket)
 end
 
 -- Waits for the work of a table, if it has one: its group's last use of these tensors.
@@ -113,12 +107,20 @@ local function await(mesh, started, ...)
   started.work = nil
 end
 
--- Starts to gather the bucket. Returns {joined = [ranks, elements of a shard], versions, work}.
+-- Starts to gather the bucket. Returns {joined = [ranks, elements of a shard], versions, work}. Once a shard was
+-- replaced or converted, sends a copy of them.
 local function start(bucket)
-  for _, p in ipairs(bucket) do shards.check_rows(p) end
-  local group, row = bucket.unit.group, flat_of(bucket)
-  local joined = core.keep(ops.empty({group.size, bucket.numel}, how(bucket)))
-  local started = {joined = joined, versions = lists.map(bucket, function(p) return p._version end)}
+  local versions = {}
+  for i, p in ipairs(bucket) do
+    if p:data_ptr() ~= bucket.pointers[i] or p:numel() ~= bucket.sizes[i] or not p:is_contiguous() then
+      core.field(p, "placement"):check_rows()
+      bucket.flat = nil
+    end
+    versions[i] = p._version
+  end
+  local group, row = bucket.unit.group, bucket.flat or pack_shards(bucket)
+  local joined = core.keep(ops.empty({group.size, bucket.numel}, full_options(bucket)))
+  local started = {joined = joined, versions = versions}
   if group.size == 1 or row.dtype ~= joined.dtype or row.device ~= joined.device then
     local place = joined:select(1, group.rank + 1)
     row = on_side(bucket.unit, place.copy_, place, row, {non_blocking = true}) -- is over in finish
@@ -135,12 +137,12 @@ local function finish(bucket, started)
   await_copies(bucket.unit)
   local full, joined = {}, started.joined
   for i, p in ipairs(bucket) do
-    local about, whole = shards.of[p], joined
+    local rows, whole = bucket.rows[i], joined
     if #bucket > 1 then
       whole = joined:narrow(2, bucket.at[i] + 1, p:numel()):clone {memory_format = "contiguous"}
     end
-    full[i] = core.keep(whole:view {-1}:narrow(1, 1, about.numel):view(about.shape))
-    if about.numel > 0 then core.set_source(full[i], function() return bucket:fetch()[i] end, p) end
+    full[i] = core.keep(whole:view {-1}:narrow(1, 1, rows.numel):view(rows.shape))
+    if rows.numel > 0 then core.set_source(full[i], function() return bucket:fetch()[i] end, p) end
   end
   return full
 end
@@ -148,7 +150,7 @@ end
 --- Returns the bucket's full tensors, gathered unless they are there and the shards have not changed since.
 function Bucket:gather()
   if self.full and is_current(self, self.versions) then return self.full end
-  self:release()
+  if self.full then self:release() end
   local started = self.started
   self.started = nil
   if started and not is_current(self, started.versions) then
@@ -173,8 +175,8 @@ local function prefetch(unit)
 end
 
 --- Returns the full tensors for a node of a graph. If backward has not needed this unit's before, frees the frozen ones
---- of the unit it came from, for which Gather's backward does not run, and begins to gather those of the unit that ran
---- before this one, which backward reaches next, unless no backward has needed them yet.
+--- of the unit it came from, whose node does not run, and begins to gather those of the unit that ran before this one,
+--- which backward reaches next, unless no backward has needed them yet.
 function Bucket:fetch()
   local unit, pass = self.unit, self.unit.pass
   local before = pass.fetched
@@ -193,14 +195,15 @@ function Bucket:release()
   self.full = nil
 end
 
--- Returns the ranks' parts of the gradients, [ranks, elements of a shard], in the dtype of reductions: new memory.
+-- Returns the ranks' parts of the gradients, [ranks, width], in the dtype of reductions: new memory.
 local function join_gradients(bucket, grads, dtype)
-  local size, device = bucket.unit.group.size, how(bucket).device
-  local padding -- zeros
+  local size, device = bucket.unit.group.size, full_options(bucket).device
+  local padding, flags = nil, ops.ones({bucket.width - bucket.numel}, {dtype = dtype, device = device})
   local parts = {ops.empty({0}, {dtype = dtype, device = device})} -- which joins nothing, in this dtype or a larger one
   for i, p in ipairs(bucket) do
     local n, grad = size * p:numel(), grads[i] and grads[i]:reshape {-1}
     local missing = n - (grad and grad:numel() or 0)
+    if not grad then flags:narrow(1, i, 1):zero_() end
     local zeros = missing > 0 and ops.zeros({missing}, {dtype = grad and grad.dtype or dtype, device = device})
     parts[#parts + 1] = (grad and zeros and ops.cat {grad, zeros} or grad or zeros):view {size, n / size}
     local rest = (bucket.at[i + 1] or bucket.numel) - bucket.at[i] - n / size
@@ -209,6 +212,7 @@ local function join_gradients(bucket, grads, dtype)
       parts[#parts + 1] = padding:narrow(1, 1, size * rest):view {size, rest}
     end
   end
+  parts[#parts + 1] = flags:expand {size, -1}
   return ops.cat(parts, 2):to(dtype)
 end
 
@@ -228,12 +232,6 @@ local function complete(reduction)
   settle(reduction)
   on_side(reduction.unit, await, reduction.unit.mesh, reduction, reduction.sum)
   reduction.sum:free()
-end
-
--- Counts a pass, by its result of weight_of, in the next average: its backward runs.
-local function count(weight)
-  if weight.sum and not weight.is_counted then table.insert(weight.waiting, weight) end
-  weight.is_counted = true
 end
 
 -- Returns whether a weight is of the mesh with the groups of a list.
@@ -260,8 +258,8 @@ end
 
 --- Begins to average the gradients of the full tensors over the ranks. Returns those of the shards, which are not there
 --- yet, and the reduction, {unit, joined = the gradients, sum, work}; while the unit defers reductions, keeps the
---- gradients and returns nil.
-function Bucket:reduce(weight, grads)
+--- gradients and returns nil. Sets link.lacks if this rank has no gradient of a parameter.
+function Bucket:reduce(weight, grads, link)
   if core.is_grad_enabled() then
     fail("%s: create_graph is not supported; gradients are reduced without a graph", who)
   end
@@ -273,10 +271,13 @@ function Bucket:reduce(weight, grads)
     if unit.defers then held[p] = held[p] or grad and core.keep(grad:clone()) end
   end
   if unit.defers then return nil end
-  local joined = join_gradients(self, sums, unit.reduce_dtype or how(self).dtype)
+  local joined = join_gradients(self, sums, unit.reduce_dtype or full_options(self).dtype)
   if weight.sum then joined:mul_(factor_of(weight, unit):to(joined.device)) end
   if weight.sum and weight.size == 0 then joined:zero_() end -- the mean over no samples is NaN
-  for _, p in ipairs(self) do gradients.drop_held(p) end
+  for i, p in ipairs(self) do
+    link.lacks = link.lacks or not sums[i]
+    gradients.drop_held(p)
+  end
   local reduction, sum = {unit = unit, joined = core.keep(joined)}, joined:view {-1}
   if unit.group.size > 1 then
     sum = ops.empty({joined:size(2)}, {dtype = joined.dtype, device = joined.device})
@@ -291,9 +292,9 @@ end
 
 -- Returns a tensor without memory of the dtype and size of a bucket's reduced gradients.
 local function stand_in(bucket)
-  local about = how(bucket)
+  local about = full_options(bucket)
   about.dtype = bucket.unit.reduce_dtype or about.dtype
-  return ops.empty({1}, about):expand {bucket.numel}
+  return ops.empty({1}, about):expand {bucket.width}
 end
 
 -- Returns a bucket's reduced gradients in its shards' dtype, where these are. From a GPU to the host they are copied on
@@ -307,50 +308,24 @@ local function to_shards(bucket, sum)
   return there
 end
 
--- Is between a bucket's shards and Gather. Its backward waits for the reduction that Gather's has begun. Backward runs
--- the latest node that it can: a pass makes these nodes first, and core.run_next defers them by one or two units.
-local Reduced = autograd.Function:extend "FullyShardReduced"
-
-function Reduced.forward(ctx, bucket, link)
-  ctx:set_materialize_grads(false)
-  ctx.bucket, ctx.link = bucket, link
-  return stand_in(bucket)
-end
-
-function Reduced.backward(ctx, sum)
-  local bucket, results = ctx.bucket, {}
-  if ctx.link.reduction then complete(ctx.link.reduction) end
-  ctx.link.reduction = nil
-  if sum then
-    results = autograd.in_backward({sum}, function()
-      local all = to_shards(bucket, sum)
+-- Returns a tensor between a bucket's shards and its full tensors, whose backward waits for the reduction that theirs
+-- has begun, link.reduction. Backward runs the latest node that it can: a pass makes these nodes first, and
+-- core.run_next defers them by one or two units.
+local function reduced_of(bucket, link)
+  local result = stand_in(bucket)
+  core.custom_record("FullyShardReduced", function(grads)
+    if link.reduction then complete(link.reduction) end
+    link.reduction = nil
+    return grads[1] and autograd.in_backward(grads, function()
+      local all = to_shards(bucket, grads[1])
+      local flags = link.lacks and all:narrow(1, bucket.numel + 1, #bucket):tolist()
       return lists.map(bucket, function(p, i)
+        if flags and flags[i] == 0 then return false end
         return all:narrow(1, bucket.at[i] + 1, p:numel()):view(p.shape):to {device = p.device, dtype = p.dtype}
       end)
-    end)
-  end
-  return nil, nil, unpack(results, 1, #bucket)
-end
-
--- Computes full tensors from shards.
-local Gather = autograd.Function:extend "FullyShard"
-
-function Gather.forward(ctx, bucket, weight, link)
-  ctx:set_materialize_grads(false)
-  ctx.bucket, ctx.weight, ctx.link = bucket, weight, link
-  return unpack(lists.map(bucket:gather(), function(t) return t:detach() end))
-end
-
-function Gather.backward(ctx, ...)
-  local bucket, link, grads = ctx.bucket, ctx.link, {...}
-  count(ctx.weight)
-  if not bucket.unit.keeps then bucket:release() end -- all nodes that read the tensors have run
-  return nil, nil, nil, autograd.in_backward(grads, function()
-    local sum, reduction = bucket:reduce(ctx.weight, grads)
-    link.reduction = reduction
-    if sum and link.uses > 1 then complete(reduction) end -- the graph adds sums of several uses up
-    return {sum}
-  end)[1]
+    end) or {}
+  end, {unpack(bucket)}, {result}, {})
+  return result
 end
 
 -- ---- forward
@@ -360,28 +335,43 @@ local function compare(mesh, lines)
   for _, group in ipairs(mesh.groups) do mesh:call(alike, group, who, "module differs", lines, "parameter") end
 end
 
--- Compares a bucket's parameters with other ranks' again if some were frozen, or no longer are, since the last time.
-local function check_frozen(bucket)
-  local lines, changed = {}, nil
-  for i, p in ipairs(bucket) do
-    if p.requires_grad ~= bucket.trains[i] then changed = shards.of[p].names[1] end
-    bucket.trains[i] = p.requires_grad
-  end
-  if not changed then return end
-  for i, p in ipairs(bucket) do lines[i] = shards.summarize(shards.of[p].names[1], p) end
+-- Compares a bucket's parameters with other ranks' again, since requires_grad of one, `changed`, is not as before.
+local function compare_frozen(bucket, changed)
+  local function name_of(p) return rows_of(p).names[1] end
+  local lines = lists.map(bucket, function(p) return placement.summarize(name_of(p), p) end)
   local same, problem = pcall(compare, bucket.unit.mesh, lines)
-  if not same then fail("%s: this rank changed requires_grad of '%s', as all ranks must; %s", who, changed, problem) end
+  if same then return end
+  fail("%s: this rank changed requires_grad of '%s', as all ranks must; %s", who, name_of(changed), problem)
 end
 
-local function refuse_replaced(name)
+local function fail_replaced(name)
   fail("%s: parameter '%s' was replaced or added; assign parameters and modules before fully_shard", who, name)
+end
+
+-- Returns {buckets, norms}, those of a unit's module with its descendants; fails if a parameter was replaced or added.
+-- Walks the modules if the fields of any have changed since the last time; containers find that when they are asked.
+local function survey(unit, module)
+  local known = unit.within
+  for _, m in ipairs(known and known.containers or {}) do records.of(m) end
+  if known and known.changes == records.changes() then return known end
+  local within = {buckets = {}, norms = {}, containers = {}}
+  for prefix, m in module:named_modules() do
+    local record = records.of(m)
+    if m:is(SyncBatchNorm) then table.insert(within.norms, m) end
+    if record.class.numbered then table.insert(within.containers, m) end
+    for _, name in ipairs(record.param) do
+      if not rows_of(record.values[name]) then fail_replaced(records.joined(prefix, name)) end
+    end
+    lists.append(within.buckets, unit_of(m) and unit_of(m).buckets or {})
+  end
+  within.changes, unit.within = records.changes(), within
+  return within
 end
 
 -- Returns the pass of a call of the outermost unit: a list of the units in the order of their calls, with `size`, this
 -- rank's number of samples (nil: all ranks count the same), `before`, the last pass of that unit, `norms`, its layers
 -- SyncBatchNorm, `weights`, a list of what weight_of returned, tables by bucket: links, {uses, reduction}, and inputs,
--- results of Reduced; and of backward: `fetched`, the unit whose tensors it needed last, and `reduction`, which began
--- last.
+-- results of reduced_of; and of backward: `fetched`, the unit whose tensors it needed last, and the last `reduction`.
 local function new_pass(unit, module, ...)
   local before = unit.pass and unit.pass[1] == unit and unit.pass or nil
   local pass = {before = before, links = {}, inputs = {}, weights = {}, norms = {}}
@@ -391,17 +381,17 @@ local function new_pass(unit, module, ...)
   autograd.free_returned()
   if not core.is_grad_enabled() then return pass end
   if unit.batch_dim then pass.size = step and step.samples or batch_size(who, unit.batch_dim, ...) end
-  for prefix, m in module:named_modules() do
-    local record = records.of(m)
-    if m:is(SyncBatchNorm) then table.insert(pass.norms, m) end
-    for _, name in ipairs(record.param) do
-      if not shards.of[record.values[name]] then refuse_replaced(records.joined(prefix, name)) end
+  local within = survey(unit, module)
+  pass.norms = within.norms
+  for _, bucket in ipairs(within.buckets) do
+    local changed
+    for i, p in ipairs(bucket) do
+      if p.requires_grad ~= bucket.trains[i] then changed = p end
+      bucket.trains[i] = p.requires_grad
     end
-    for _, bucket in ipairs(unit_of(m) and unit_of(m).buckets or {}) do
-      check_frozen(bucket)
-      pass.links[bucket] = {uses = 0}
-      pass.inputs[bucket] = core.keep(Reduced(bucket, pass.links[bucket], unpack(bucket)))
-    end
+    if changed then compare_frozen(bucket, changed) end
+    local link = {uses = 0}
+    pass.links[bucket], pass.inputs[bucket] = link, core.keep(reduced_of(bucket, link))
   end
   return pass
 end
@@ -411,23 +401,24 @@ end
 -- Without sum there is one rank, or no gradient.
 local function weight_of(pass, unit)
   local mesh, size = unit.mesh, pass.size
-  local weight = lists.find(pass.weights, function(w) return is_of(w, mesh.groups) end)
-  if weight then return weight end
-  weight = {groups = mesh.groups, size = size or 1}
-  if not core.is_grad_enabled() or mesh:size() == 1 then return weight end
+  for _, weight in ipairs(pass.weights) do
+    if is_of(weight, mesh.groups) then return weight end
+  end
+  local weight = {groups = mesh.groups, size = size or 1}
+  if not core.is_grad_enabled() or unit.ranks == 1 then return weight end
   table.insert(pass.weights, weight)
   pass[1].waiting = pass[1].waiting or {}
   weight.waiting = unit.step and {} or pass[1].waiting
-  weight.sum = core.keep(ops.full({}, size or mesh:size(), {dtype = "float64", device = unit.device}))
+  weight.sum = core.keep(ops.full({}, size or unit.ranks, {dtype = "float64", device = unit.device}))
   for _, group in ipairs(size and mesh.groups or {}) do
-    await(mesh, weight)
+    if weight.work then await(mesh, weight) end
     weight.work = group.size > 1 and run_async(unit, "all_reduce", group, "sum", weight.sum)
   end
   return weight
 end
 
+-- Converts the floating tensors among values, in tables too, to dtype.
 local function cast(values, dtype)
-  if not dtype then return values end
   for i = 1, values.n do
     local is_cast = false
     local value = map_tensors(values[i], function(t)
@@ -437,17 +428,47 @@ local function cast(values, dtype)
     end)
     if is_cast then values[i] = value end -- else a table stays itself, to which forward may write
   end
-  return values
 end
 
--- Returns a bucket's full tensors, as results of Gather.
-local function gathered(bucket, pass)
-  local link, input, weight = pass.links[bucket], pass.inputs[bucket], weight_of(pass, bucket.unit)
-  if pass.is_over and core.is_grad_enabled() then -- backward runs a checkpoint's function again
+-- Returns a bucket's full tensors, tied to its shards by a node whose backward begins to reduce their gradients.
+local function gathered(bucket, pass, weight)
+  local link, input, full = pass.links[bucket], pass.inputs[bucket], {}
+  for i, t in ipairs(bucket:gather()) do full[i] = t:detach() end
+  if not core.is_grad_enabled() then return full end
+  if pass.is_over then -- backward runs a checkpoint's function again
     input = stand_in(bucket):requires_grad_(lists.find(bucket, function(p) return p.requires_grad end) ~= nil)
+  elseif link then
+    link.uses = link.uses + 1
   end
-  if not pass.is_over and link then link.uses = link.uses + 1 end
-  return {Gather(bucket, weight, link, input)}
+  core.custom_record("FullyShard", function(grads)
+    if weight.sum and not weight.is_counted then table.insert(weight.waiting, weight) end -- in the next average
+    weight.is_counted = true
+    if not bucket.unit.keeps then bucket:release() end -- all nodes that read the tensors have run
+    return autograd.in_backward(grads, function()
+      local sum, reduction = bucket:reduce(weight, grads, link)
+      link.reduction = reduction
+      if sum and link.uses > 1 then complete(reduction) end -- the graph adds sums of several uses up
+      return {sum}
+    end)
+  end, {input}, full, {})
+  return full
+end
+
+-- Puts full tensors, which full_of(bucket, pass, weight) returns, into the unit's modules. Adds to `entries` what they
+-- replace, {tensor, version, parameter, fields, name, the value before}.
+local function install(unit, entries, full_of, pass, weight)
+  unit.depth, entries.unit = unit.depth + 1, unit
+  for _, bucket in ipairs(unit.buckets) do
+    for i, t in ipairs(full_of(bucket, pass, weight)) do
+      core.keep(t)
+      for _, slot in ipairs(bucket.slots[i]) do
+        local values, name = slot[1].values, slot[2]
+        if unit.depth == 1 and values[name] ~= bucket[i] then fail_replaced(name) end
+        entries[#entries + 1] = {t, t._version, bucket[i], values, name, values[name]}
+        values[name] = t
+      end
+    end
+  end
 end
 
 -- Adds a value, and those in it if it is a plain table, to a set.
@@ -459,62 +480,37 @@ local function add_within(set, v)
   end
 end
 
--- Returns two functions. The first puts full tensors, results of full_of(bucket, pass), into the unit's modules. The
--- second restores the modules, and frees these tensors, except those in a list, the results of forward; it returns the
--- parameter of one that forward changed, or nil.
-local function exchange(unit)
-  local before, entries, is_in = {}, {}, false -- entries: of the tensors, {t, version, parameter}
-  local function install(full_of, pass)
-    is_in, unit.depth = true, unit.depth + 1
-    for _, record in ipairs(unit.parts) do
-      lists.append(before, {{record, "__call", record.__call}, {record.values, "forward", record.values.forward}})
-      record.__call, record.values.forward = record.first_call, record.first_forward
-    end
-    for _, bucket in ipairs(unit.buckets) do
-      for i, t in ipairs(full_of(bucket, pass)) do
-        entries[#entries + 1] = {core.keep(t), t._version, bucket[i]}
-        for _, slot in ipairs(bucket.slots[i]) do
-          if unit.depth == 1 and slot[1].values[slot[2]] ~= bucket[i] then
-            refuse_replaced(slot[2])
-          end
-          before[#before + 1] = {slot[1].values, slot[2], slot[1].values[slot[2]]}
-          slot[1].values[slot[2]] = t
-        end
-      end
-    end
+-- Restores the modules after install, and frees the tensors, except those in a list, the results of forward. Returns
+-- the parameter of one that forward changed, or nil.
+local function remove(entries, results)
+  local kept, changed = {}, nil
+  for i = 1, results and results.n or 0 do add_within(kept, results[i]) end
+  for i = #entries, 1, -1 do
+    local t, version, p, values, name, before = unpack(entries[i], 1, 6)
+    values[name] = before
+    if results and t._version ~= version then changed = p end
   end
-  return install, function(results)
-    if is_in then unit.depth = unit.depth - 1 end
-    for i = #before, 1, -1 do
-      local values, name, value = unpack(before[i])
-      values[name] = value
-    end
-    local kept, changed = {}, nil
-    add_within(kept, results)
-    for _, entry in ipairs(entries) do
-      local t, version, p = unpack(entry)
-      if results and t._version ~= version then changed = p end
-      if not kept[t] then t:free() end
-    end
-    before, entries, is_in = {}, {}, false
-    return changed
+  for i, entry in ipairs(entries) do
+    if not kept[entry[1]] then entry[1]:free() end
+    kept[entry[1]], entries[i] = true, nil
   end
+  if entries.unit then entries.unit.depth = entries.unit.depth - 1 end
+  entries.unit = nil
+  return changed
 end
 
--- Returns a bucket's full tensors as leaves, for backward, which runs a part of the unit's forward again.
-local function leaves_of(bucket)
-  return lists.map(bucket:fetch(), function(t, i) return t:detach():requires_grad_(bucket[i].requires_grad) end)
-end
-
--- Returns a boundaries.runner_of that puts the unit's full tensors into the modules too. A unit does that itself.
+-- Returns a boundaries.runner_of that puts the unit's full tensors into the modules too, for backward, which runs a
+-- checkpoint's function f again; `outer` is that of the unit around it. A call of a unit does so itself.
 local function runner_with(unit, outer)
   return function(f)
     local outer_runner, record = outer(f), options.record(f)
     if record and record.unit then return outer_runner end
     return function(again, ...)
-      local install, remove = exchange(unit)
-      return outer_runner(options.restoring, remove, function(...)
-        install(leaves_of)
+      local entries = {}
+      return outer_runner(options.restoring, function() remove(entries) end, function(...)
+        install(unit, entries, function(bucket) -- as leaves
+          return lists.map(bucket:fetch(), function(t, i) return t:detach():requires_grad_(bucket[i].requires_grad) end)
+        end)
         return again(...)
       end, ...)
     end
@@ -529,21 +525,19 @@ local function take_next(pass, unit)
   end
 end
 
+-- Calls forward with full tensors in the unit's modules.
 local function run(unit, module, forward, ...)
-  local outer, outer_runner_of, results = active, boundaries.runner_of, nil
-  local install, remove = exchange(unit)
+  local outer, outer_runner_of, entries, results = active, boundaries.runner_of, {}, nil
   local _, again = core.is_checkpointing()
   again = again and unit.pass and unit.pass[1] ~= unit -- the pass of its first run
   local pass = outer or again and unit.pass or new_pass(unit, module, ...)
   active, again, boundaries.runner_of = pass, pass.is_over, runner_with(unit, outer_runner_of)
   for _, norm in ipairs(pass.norms) do norm.batch_share = pass.size end -- as of DistributedDataParallel
-  local inside = true
   local function leave()
-    if not inside then return end
-    inside, active, boundaries.runner_of = false, outer, outer_runner_of
-    local changed = remove(results)
-    for _, norm in ipairs(outer and {} or pass.norms) do norm.batch_share = nil end
+    active, boundaries.runner_of = outer, outer_runner_of
+    local changed = remove(entries, results)
     if not outer then
+      for _, norm in ipairs(pass.norms) do norm.batch_share = nil end
       autograd.free_all(pass.inputs)
       pass.is_over = true
     end
@@ -553,36 +547,45 @@ local function run(unit, module, forward, ...)
     end
     if changed then
       fail("%s: %s was changed in place in forward, which changes no shard; change parameters outside of forward", who,
-        shards.of[changed].names[1])
+        rows_of(changed).names[1])
     end
   end
-  return options.restoring(leave, function(...)
+  local scope = core.is_grad_enabled() and core.enable_grad or core.no_grad
+  local ok, problem = pcall(scope, function(...)
     if not again then pass[#pass + 1], unit.position, unit.pass = unit, #pass + 1, pass end
     local before = not again and pass.before
     if not pass.before and not again then take_next(pass, unit) end
-    weight_of(pass, unit) -- the ranks' numbers of samples are sent before any parameter
-    install(gathered, pass)
+    -- the ranks' numbers of samples are sent before any parameter
+    install(unit, entries, gathered, pass, weight_of(pass, unit))
     if before then
       prefetch(before[unit.position + 1])
       take_next(pass, before[unit.position + (unit.replicas and 2 or 1)])
     end
-    local inputs = cast(pack(...), unit.cast_inputs and unit.param_dtype)
-    results = cast(pack(own.call(forward, module, unpack(inputs, 1, inputs.n))), unit.output_dtype)
-    return unpack(results, 1, results.n)
+    local inputs = options.pack(...)
+    if unit.cast_inputs and unit.param_dtype then cast(inputs, unit.param_dtype) end
+    results = options.pack(own.call(forward, module, unpack(inputs, 1, inputs.n)))
+    if unit.output_dtype then cast(results, unit.output_dtype) end
+    leave()
   end, ...)
+  if ok then return unpack(results, 1, results.n) end
+  leave()
+  error(problem, 0)
 end
 
 -- ---- making a unit
 
 -- Makes calls of a part of a unit fail while the unit does not run: it would compute with this rank's rows.
-local function refuse_calls(part, name, module)
+local function guard(unit, part, name, module)
   local record = records.of(part)
-  local function refuse()
+  local forward = rawget(record.values, "forward")
+  record.guarded = {forward = forward} -- for fuse_layers
+  record.values.forward = function(...)
+    local f = forward or record.class.forward
+    if unit.depth > 0 and own.is[f] then return f(...) end
+    if unit.depth > 0 then return own.call(f, ...) end
     fail("%s: '%s' is a part of %s, which gathers its parameters while it runs; call that, name a method of it in "
       .. "{methods = {…}}, or shard '%s' in a call of its own", who, name, module.__name, name)
   end
-  records.set_call(part, refuse)
-  record.first_forward, record.values.forward = rawget(record.values, "forward"), refuse
 end
 
 -- Returns the unit's parameters, {t, names, slots = {{record, name}, …}} each, and its other modules with parameters,
@@ -599,9 +602,9 @@ local function collect(module)
     for _, name in ipairs(record.param) do
       local t = record.values[name]
       local full_name = records.joined(prefix, name)
-      if shards.of[t] then
+      if rows_of(t) then
         fail("%s: '%s' of this %s is '%s' of a %s that is sharded already; shard both modules in one call", who,
-          full_name, module.__name, shards.of[t].names[1], shards.of[t].owner or "module")
+          full_name, module.__name, rows_of(t).names[1], rows_of(t).owner or "module")
       end
       if not of[t] then
         of[t] = {t = t, slots = {}, names = {}}
@@ -625,19 +628,16 @@ local function make_buckets(unit, entries)
     local key = ("%s %s %s"):format(p.dtype, p.device, tostring(p.requires_grad))
     local bucket = open[key]
     if not bucket or #bucket == MOST then
-      bucket = setmetatable({unit = unit, slots = {}, trains = {}}, Bucket)
+      bucket = setmetatable({unit = unit, slots = {}, rows = {}, trains = {}}, Bucket)
       open[key], buckets[#buckets + 1] = bucket, bucket
     end
-    local about = shards.describe(lists.slice(p.shape), unit.group)
-    about.names, about.owner, about.mesh, about.device = entry.names, unit.owner, unit.mesh, unit.device
+    local rows = {dim = 1, mesh = unit.mesh, names = entry.names, owner = unit.owner, device = unit.device}
     core.no_grad(core.scope, function()
-      local full = p:detach():contiguous()
-      shards.broadcast(unit.mesh, full)
-      p.grad = nil
-      core.set_data(p, shards.cut(about, full):to(unit.offload and "cpu" or p.device))
+      placement.broadcast(unit.mesh, p:detach())
+      placement.divide(p, rows, unit.offload and "cpu" or nil)
     end)
-    shards.of[p] = about
     table.insert(bucket, p)
+    table.insert(bucket.rows, rows)
     table.insert(bucket.slots, entry.slots)
     table.insert(bucket.trains, p.requires_grad)
   end
@@ -648,7 +648,7 @@ end
 -- Returns the group of a unit's reductions. On GPUs each collective waits for the start of the one before it, of any
 -- group (set_environment of nccl/comm.c): in other dims for a gather's, which no reduction on its stream may delay.
 local function reducers_of(unit)
-  local mesh, device = unit.mesh, unit.buckets[1] and how(unit.buckets[1]).device or "cpu"
+  local mesh, device = unit.mesh, unit.buckets[1] and full_options(unit.buckets[1]).device or "cpu"
   local function divided(of) return #lists.filter(of.shape, function(n) return n > 1 end) end
   if device:find "^cpu" or unit.group.size == 1 or divided(mesh) == divided(mesh.whole) then return unit.group end
   local reducers, is_new = groups.twin(unit.group)
@@ -656,51 +656,25 @@ local function reducers_of(unit)
   return reducers
 end
 
-local side_of = {} -- the number of the stream of copies to and from the host, by device
+local sides = setmetatable({}, {__index = function(known, device) -- numbers of streams for copies to and from the host
+  known[device] = core.stream_new(device, 0)
+  return known[device]
+end})
 
--- Returns the number of a GPU's stream of copies.
-local function side_stream(device)
-  side_of[device] = side_of[device] or core.stream_new(device, 0)
-  return side_of[device]
-end
-
--- Maps a group to the number of calls of fully_shard over it.
-local calls = setmetatable({}, {__mode = "k"})
-
--- Returns the texts, by group of a mesh, that name the unit of this call in errors of collectives.
-local function titles_of(mesh, module)
-  local titles = {}
-  for _, group in ipairs(mesh.groups) do
-    calls[group] = (calls[group] or 0) + 1
-    titles[group] = ("fully_shard: the unit of call %d (%s)"):format(calls[group], module.__name)
-  end
-  return titles
-end
-
-local default_mesh -- the mesh of all ranks, with its group
-
+-- Returns the mesh, or by default that of all ranks, which their group keeps.
 local function mesh_of(mesh, device)
   if mesh ~= nil then
     device_mesh.check(who, mesh, 2)
     return mesh
   end
-  local default = groups.need(who)
-  if not default_mesh or default_mesh.groups[1] ~= default then
-    default_mesh = dist.init_device_mesh(device:match "^%a+", {default.size}, {names = {"shard"}})
-  end
-  return default_mesh
+  local all = groups.need(who)
+  all.mesh = all.mesh or dist.init_device_mesh(device:match "^%a+", {all.size}, {names = {"shard"}})
+  return all.mesh
 end
 
-local precision_options = {
-  param_dtype = {"string"}, reduce_dtype = {"string"}, output_dtype = {"string"},
-  cast_forward_inputs = {"boolean", true},
-}
-
--- Methods that the module gets.
-local methods = {}
-
--- Calls f(...), within which gradients are not reduced: the next backward pass after it reduces them with its own.
-function methods.no_sync(self, f, ...)
+-- A method that the module gets: calls f(...), within which gradients are not reduced; the next backward pass after it
+-- reduces them with its own.
+local function no_sync(self, f, ...)
   options.arg("no_sync", "the first argument", f, "function")
   local units = {}
   for _, m in ipairs(self:modules()) do units[#units + 1] = unit_of(m) end
@@ -710,17 +684,6 @@ function methods.no_sync(self, f, ...)
   end, f, ...)
 end
 
--- Replaces full tensors in a dict by this rank's rows.
-local function cut_full(unit, dict, prefix)
-  for _, bucket in ipairs(unit.buckets) do
-    for _, p in ipairs(bucket) do
-      for _, name in ipairs(shards.of[p].names) do
-        dict[prefix .. name] = shards.own_rows(p, dict[prefix .. name])
-      end
-    end
-  end
-end
-
 --- Shards a module's parameters over ranks by rows; they are gathered while the module runs.
 return signature.of([[fully_shard(module: module, {mesh, reshard_after_forward: boolean, mixed_precision: table,
   offload = false, *, batch_dim: count|false = 1, reshard_after_backward = true, prefetch = true,
@@ -728,7 +691,8 @@ return signature.of([[fully_shard(module: module, {mesh, reshard_after_forward: 
   function(module, opts)
   local record = records.of(module)
   if record.unit then fail("%s: the module is sharded already", who) end
-  local precision = options.check(who .. ": mixed_precision", opts.mixed_precision, precision_options)
+  local precision = options.check(who .. ": mixed_precision", opts.mixed_precision,
+    "{param_dtype: string, reduce_dtype: string, output_dtype: string, cast_forward_inputs = true}")
   for _, key in ipairs {"param_dtype", "reduce_dtype", "output_dtype"} do
     precision[key] = precision[key] and core.dtype(precision[key], who)
     if precision[key] and not core.is_floating_point(precision[key]) then
@@ -740,25 +704,25 @@ return signature.of([[fully_shard(module: module, {mesh, reshard_after_forward: 
   end
   local entries, parts = collect(module)
   local first = module:parameters()[1]
-  local device = not first and "cpu" or shards.of[first] and shards.of[first].device or first.device
+  local device = not first and "cpu" or rows_of(first) and rows_of(first).device or first.device
   local mesh = mesh_of(opts.mesh, device)
-  shards.check_experts(who, module, mesh.groups)
+  placement.check_experts(who, module, mesh.groups)
   for _, group in ipairs(mesh.groups) do
-    for _, entry in ipairs(entries) do shards.check_replicas(who, entry.names[1], entry.t, group) end
+    for _, entry in ipairs(entries) do placement.check_replicas(who, entry.names[1], entry.t, group) end
   end
-  compare(mesh, lists.map(entries, function(entry) return shards.summarize(entry.names[1], entry.t) end))
+  compare(mesh, lists.map(entries, function(entry) return placement.summarize(entry.names[1], entry.t) end))
   local unit = {
-    mesh = mesh, titles = titles_of(mesh, module), group = mesh.groups[mesh.ndim], owner = module.__name,
+    mesh = mesh, group = mesh.groups[mesh.ndim], owner = module.__name,
     device = device, depth = 0, reshard = opts.reshard_after_forward,
     replicas = mesh.ndim == 2 and mesh.groups[1].size > 1 and mesh.groups[1] or nil, offload = opts.offload,
     batch_dim = opts.batch_dim, param_dtype = precision.param_dtype, reduce_dtype = precision.reduce_dtype,
     output_dtype = precision.output_dtype, cast_inputs = precision.cast_forward_inputs,
-    side = opts.offload and device:match "^cuda" and side_stream(device) or nil,
-    keeps = not opts.reshard_after_backward, prefetch = opts.prefetch,
-    parts = lists.map(parts, function(part) return records.of(part[1]) end),
+    side = opts.offload and device:match "^cuda" and sides[device] or nil,
+    keeps = not opts.reshard_after_backward, prefetch = opts.prefetch, ranks = mesh:size(),
   }
-  shards.note_names(who, mesh.groups[1], module)
-  shards.fill(who, module)
+  local number = placement.note_names(who, mesh.groups[1], module)
+  unit.title = ("fully_shard: the unit of call %d (%s)"):format(number, module.__name)
+  placement.fill(who, module)
   unit.buckets = make_buckets(unit, entries)
   unit.reducers = reducers_of(unit)
   local forward = rawget(record.values, "forward")
@@ -770,10 +734,8 @@ return signature.of([[fully_shard(module: module, {mesh, reshard_after_forward: 
     end
     record.values[name] = function(self, ...) return run(unit, self, method, ...) end
   end
-  for _, part in ipairs(parts) do refuse_calls(part[1], part[2], module) end
-  record.unit = unit
-  for name, method in pairs(methods) do record.values[name] = method end
+  for _, part in ipairs(parts) do guard(unit, part[1], part[2], module) end
+  record.unit, record.values.no_sync = unit, no_sync
   record.on_clone = function() fail("clone: a module of fully_shard cannot be cloned; clone it before") end
-  module:register_load_state_dict_pre_hook(function(_, dict, prefix) cut_full(unit, dict, prefix) end)
   return module
 end)

@@ -1,11 +1,11 @@
 --- Compresses gradients with error feedback, for communication hooks: by low rank (PowerSGD) and to 8-bit integers.
 local core = require "luminary.core"
 local class = require "luminary.base.class"
-local lists = require "luminary.base.lists"
 local options = require "luminary.base.options"
 local rank_and_size = require "luminary.base.rank_and_size"
 local signature = require "luminary.base.signature"
 local collectives = require "luminary.distributed.collectives"
+local joined = require "luminary.tensor.joined"
 local fail, ops = options.fail, core.ops
 
 -- ---- states
@@ -91,20 +91,6 @@ local function random(state, number, shape, like)
   return ops.randn(shape, {generator = generator, dtype = "float32"}):to(like.device):to(like.dtype)
 end
 
--- Returns the flat parts of a message, one for each tensor of `list`, in its shape.
-local function split(message, list)
-  local parts, at = {}, 1
-  for i, t in ipairs(list) do
-    parts[i] = message:narrow(1, at, t:numel()):view(t.shape)
-    at = at + t:numel()
-  end
-  return parts
-end
-
-local function joined(list)
-  return ops.cat(lists.map(list, function(t) return t:reshape(-1) end))
-end
-
 function PowerSGD:reduce(bucket, group)
   local buffer, gradients = bucket:buffer(), bucket:gradients()
   local sent, low, dtype, epsilon = {}, {}, wide(buffer), self.orthogonalization_epsilon
@@ -124,19 +110,19 @@ function PowerSGD:reduce(bucket, group)
       sent[i] = g:to(dtype)
     end
   end
-  local message = joined(sent)
+  local message = joined.vector(sent)
   local work = collectives.all_reduce(message, {group = group, async_op = true})
   return {wait = function()
     work:wait()
-    local came, qs = split(message, sent), {}
+    local came, qs = joined.parts(message, sent), {}
     for k, each in ipairs(low) do
       each.p = orthogonalize(came[each.i], epsilon)
       qs[k] = each.matrix:t():mm(each.p)
     end
     if #low > 0 then
-      local second = joined(qs)
+      local second = joined.vector(qs)
       collectives.all_reduce(second, {group = group})
-      qs = split(second, qs)
+      qs = joined.parts(second, qs)
     end
     for k, each in ipairs(low) do
       local sum = each.p:mm(qs[k]:t())

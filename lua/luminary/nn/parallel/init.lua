@@ -21,7 +21,7 @@ return options.strict("nn.parallel", {
   fully_shard = require "luminary.nn.parallel.fully_shard",
   parallelize = require "luminary.nn.parallel.tensor_parallel",
   vocabulary_cross_entropy = require("luminary.nn.parallel.vocabulary").cross_entropy,
-  full_state_dict = require("luminary.nn.parallel.shards").full_state_dict,
+  full_state_dict = require("luminary.nn.parallel.placement").full_state_dict,
   context_parallel = context.context_parallel,
   context_unshard = context.context_unshard,
   comm_hooks = require("luminary.nn.parallel.comm_hooks").hooks,

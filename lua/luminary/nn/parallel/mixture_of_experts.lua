@@ -11,9 +11,8 @@ local layer = require "luminary.nn.define_layer"
 local init = require "luminary.nn.initializers"
 local Linear = require("luminary.nn.linear").Linear
 local meta = require "luminary.nn.meta"
-local records = require "luminary.nn.module_fields"
 local collective = require "luminary.nn.parallel.collective_functions"
-local shards = require "luminary.nn.parallel.shards"
+local placement = require "luminary.nn.parallel.placement"
 
 local ops, who = core.ops, "MixtureOfExperts"
 local NAMES = {"w1", "w2", "w3"}
@@ -28,20 +27,11 @@ function Experts:init(dim, hidden_dim, count, o)
     local out, inputs = i == 2 and dim or hidden_dim, i == 2 and hidden_dim or dim
     self[name] = layer.parameter({count / size, out, inputs}, o)
     if size > 1 then
-      local part = {shape = {count, out, inputs}, dim = 1, sizes = {count}, averages = true}
-      part.mesh, part.group = o.mesh, o.mesh.groups[1]
-      shards.parts_of[self[name]] = {part}
+      local shape = {count, out, inputs}
+      placement.split(self[name], {mesh = o.mesh, dim = 1, shape = shape, sizes = {count}, averages = true})
     end
   end
   self:reset_parameters()
-  self:register_load_state_dict_pre_hook(function(m, dict, prefix)
-    for _, name in ipairs(NAMES) do dict[prefix .. name] = shards.own_rows(m[name], dict[prefix .. name]) end
-  end)
-  records.of(self).on_clone = function(twin)
-    for _, name in ipairs(NAMES) do
-      if self[name] then shards.parts_of[twin[name]] = shards.parts_of[self[name]] end
-    end
-  end
 end
 
 --- Draws the parameters again, as at construction: those of all experts, of which a rank keeps its own.

@@ -19,8 +19,8 @@ local containers = require "luminary.nn.containers"
 local layer = require "luminary.nn.define_layer"
 local records = require "luminary.nn.module_fields"
 local batch_size = require "luminary.nn.parallel.batch_size"
+local placement = require "luminary.nn.parallel.placement"
 local schedule = require "luminary.nn.parallel.pipeline_schedule"
-local shards = require "luminary.nn.parallel.shards"
 
 local ops, fail, pack, who = core.ops, options.fail, options.pack, "Pipeline"
 local DTYPES = lists.parts "float32 float64 float16 bfloat16 int64 int32 int16 int8 uint8 bool complex64 complex128"
@@ -98,14 +98,14 @@ local function divide(parts, split)
 end
 
 -- Returns a module for a stage: m itself if `kept` has it, a twin if it has some of its modules or parameters.
-local function cut(m, name, kept)
+local function cut_module(m, name, kept)
   if kept[m] then return m end
   local function is_kept(v) return kept[v] end
   if not lists.find(m:modules(), is_kept) and not lists.find(m:parameters(), is_kept) then return Absent(name) end
   local twin = records.twin(m, {}, function(v) return v end)
   local record = records.of(twin)
   for _, child in ipairs(record.child) do
-    record.values[child] = cut(record.values[child], records.joined(name, child), kept)
+    record.values[child] = cut_module(record.values[child], records.joined(name, child), kept)
   end
   records.show_children(twin, record)
   for _, param in ipairs(lists.slice(record.param)) do
@@ -124,7 +124,7 @@ local function stage_of(module, parts)
       for _, v in ipairs(inner) do kept[v] = true end
     end
   end
-  local stage = cut(module, "", kept)
+  local stage = cut_module(module, "", kept)
   records.of(stage).values.forward = function(self, ...)
     local values = pack(...)
     for _, part in ipairs(parts) do values = pack(part.forward(self, unpack(values, 1, values.n))) end
@@ -144,7 +144,7 @@ local function describe(module, stages, opts)
       lines[#lines + 1] = ("stage %d, %s"):format(s, table.concat(part.names, ", "))
     end
   end
-  for name, p in module:named_parameters() do lines[#lines + 1] = shards.summarize(name, p) end
+  for name, p in module:named_parameters() do lines[#lines + 1] = placement.summarize(name, p) end
   return lines
 end
 
@@ -165,12 +165,13 @@ local function note_parameters(self, module, stages)
   for name, p in module:named_parameters() do
     if not of[p] then fail("%s: no part has the parameter '%s'", who, name) end
   end
-  shards.pipelines[self] = {group = group, mesh = mesh, holders = holders, device = self.device}
+  records.of(self).pipeline = {group = group, mesh = mesh, holders = holders, device = self.device}
+  placement.last_pipeline[1] = records.of(self).pipeline
   self.ties = {}
   for number, p in ipairs(module:parameters()) do
     local ranks = lists.map(lists.sorted_keys(lists.set(of[p])), function(r) return group.ranks[r + 1] end)
     if lists.index_of(ranks, mesh.rank) then
-      shards.pipeline_of[p] = {group = group, mesh = mesh, number = number, counts = ranks[1] == mesh.rank}
+      placement.set_stage(p, {group = group, mesh = mesh, number = number, counts = ranks[1] == mesh.rank})
       if #ranks > 1 then table.insert(self.ties, {p = p, ranks = ranks}) end
     else
       p.grad = nil
@@ -223,8 +224,8 @@ Pipeline.init = signature.of([[Pipeline(module: module, {mesh, split: string[], 
   note_parameters(self, module, stages)
   self.stages = Stages()
   for s = group.rank + 1, #stages, group.size do self.stages:append(stages[s]) end
-  shards.fill(who, self.stages)
-  local names, holders = lists.set(state_names(self)), shards.pipelines[self].holders
+  placement.fill(who, self.stages)
+  local names, holders = lists.set(state_names(self)), records.of(self).pipeline.holders
   for _, stage in ipairs(self.stages) do
     local record = records.of(stage)
     record.load_pre_hooks = lists.slice(record.load_pre_hooks or {}) -- the twin's own
@@ -502,7 +503,7 @@ local function run_passes(pipe, call, x, target)
   for s = 1, pipe.total do run.live[s] = {} end
   for _, tie in ipairs(run.grad and pipe.ties or {}) do
     -- finish adds the ranks' gradients up: one rank keeps the sum of earlier steps.
-    if not shards.pipeline_of[tie.p].counts then tie.p.grad = nil end
+    if not placement.stage(tie.p).counts then tie.p.grad = nil end
   end
   local function is_kept(pass) return run.grad or pass.kind == "forward" end
   local rounds = schedule.rounds(pipe.schedule, group.rank, group.size, run.n, #pipe.stages, is_kept)
@@ -528,7 +529,7 @@ local function guarded(pipe, f, ...)
 end
 
 -- Adds up the gradients of tied parameters, and returns the loss, which the last rank has.
-local function finish(pipe, run)
+local function finish_run(pipe, run)
   for _, tie in ipairs(run.grad and pipe.ties or {}) do
     local p, sum = tie.p, nil
     if p.requires_grad then
@@ -548,7 +549,7 @@ function Pipeline:step(x, target)
   if not self.loss then fail("%s: step needs the option loss, such as F.cross_entropy", who) end
   local call = core.is_grad_enabled() and "step" or "step without gradients"
   local run = guarded(self, run_passes, self, call, x, target)
-  return core.no_grad(guarded, self, finish, self, run)
+  return core.no_grad(guarded, self, finish_run, self, run)
 end
 
 --- Returns the results for a batch on the last rank, without gradients; on others nothing.

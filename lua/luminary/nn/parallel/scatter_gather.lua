@@ -18,9 +18,9 @@ local function each_tensor(v, visit, seen)
 end
 
 -- Returns the number of pieces, and the sizes of the first tensor's pieces; nil if there is no tensor.
-local function plan(who, inputs, count, dim, shares)
+local function plan_pieces(who, inputs, count, dim, shares)
   local sizes, first
-  local function visit(t)
+  local function check_tensor_pieces(t)
     if math.abs(dim) > t.ndim or dim == 0 then
       fail("%s: cannot split dim %d of a tensor [%s]; pass inputs without a batch dim in another way, such as a field "
         .. "of the module", who, dim, table.concat(t.shape, ", "))
@@ -36,9 +36,9 @@ local function plan(who, inputs, count, dim, shares)
   -- Positional arguments are first: the first tensor has the number of samples.
   local seen = {}
   if is_plain(inputs) then
-    for i = 1, inputs.n or #inputs do each_tensor(inputs[i], visit, seen) end
+    for i = 1, inputs.n or #inputs do each_tensor(inputs[i], check_tensor_pieces, seen) end
   end
-  each_tensor(inputs, visit, {})
+  each_tensor(inputs, check_tensor_pieces, {})
   return sizes
 end
 
@@ -71,7 +71,7 @@ function module.scatter(inputs, devices, dim, shares, who)
   who = who or "scatter"
   devices = comm.devices(who, devices)
   dim = dim == nil and 1 or options.arg(who, "dim", dim, "integer")
-  local sizes = plan(who, inputs, #devices, dim, shares)
+  local sizes = plan_pieces(who, inputs, #devices, dim, shares)
   local pieces = sizes and #sizes or #devices
   return split(inputs, devices, pieces, dim, shares, {}), sizes
 end
@@ -87,9 +87,9 @@ function module.scatter_kwargs(inputs, kwargs, devices, dim)
   return positional, named
 end
 
-local function join(who, values, destination, dim)
+local function join_parts(who, values, destination, dim)
   local first = values[1]
-  local function check(same, what)
+  local function check_same(same, what)
     for k = 2, #values do
       if not same(values[k]) then
         fail("%s: replica 1 returned %s, replica %d returned %s", who, what, k, options.describe(values[k]))
@@ -97,10 +97,10 @@ local function join(who, values, destination, dim)
     end
   end
   if core.is_tensor(first) then
-    check(core.is_tensor, "a tensor")
+    check_same(core.is_tensor, "a tensor")
     return comm.gather(values, {dim = dim, destination = destination})
   elseif is_plain(first) then
-    check(is_plain, "a table")
+    check_same(is_plain, "a table")
     local out = {}
     for key in lists.sorted_pairs(first) do
       local column = {}
@@ -110,7 +110,7 @@ local function join(who, values, destination, dim)
         end
         column[k] = value[key]
       end
-      out[key] = join(who, column, destination, dim)
+      out[key] = join_parts(who, column, destination, dim)
     end
     return out
   end
@@ -126,7 +126,7 @@ function module.gather(outputs, destination, dim, who)
   who = who or "gather"
   options.arg(who, "outputs", outputs, "table")
   if #outputs == 0 then fail("%s: outputs must not be empty", who) end
-  return join(who, outputs, core.device(destination), dim == nil and 1 or options.arg(who, "dim", dim, "integer"))
+  return join_parts(who, outputs, core.device(destination), dim == nil and 1 or options.arg(who, "dim", dim, "integer"))
 end
 
 return module

@@ -26,12 +26,7 @@ local function moments(x, count)
   local channels = {x:size(2)}
   local how = {device = x.device, dtype = is_half(x) and "float32" or x.dtype}
   local mean, var = ops.zeros(channels, how), ops.zeros(channels, how)
-  local _, again = core.is_checkpointing()
-  if again and count > 1 then -- a checkpoint's second run writes no running values
-    local dims, wide = {1}, x:to(how.dtype)
-    for d = 3, x.ndim do dims[#dims + 1] = d end
-    mean, var = ops.mean(wide, dims), ops.var(wide, dims)
-  elseif count > 1 then -- the fused kernel's running values after a momentum of 1 are the batch's, var without bias
+  if count > 1 then -- the fused kernel's running values after a momentum of 1 are the batch's, var without bias
     ops.batch_norm(x, mean, var, nil, nil, {training = true, momentum = 1})
   elseif count == 1 then
     mean:copy_(ops.reshape(x, channels))

@@ -3,7 +3,7 @@
 --- Korthikanti et al., "Reducing Activation Recomputation in Large Transformer Models", 2022, for "sequence".
 ---
 --- A layer of the plan gets a forward of its own, around its class's, and its parameters become this rank's part
---- (shards.divide). collective_functions.lua says what happens to activations, and defines replicated and partial.
+--- (placement.divide). collective_functions.lua says what happens to activations, and defines replicated and partial.
 local core = require "luminary.core"
 local lists = require "luminary.base.lists"
 local options = require "luminary.base.options"
@@ -17,18 +17,14 @@ local device_mesh = require "luminary.distributed.device_mesh"
 local records = require "luminary.nn.module_fields"
 local functions = require "luminary.nn.parallel.collective_functions"
 local is_empty = require("luminary.nn.meta").is_empty
-local shards = require "luminary.nn.parallel.shards"
+local placement = require "luminary.nn.parallel.placement"
 local vocabulary = require "luminary.nn.parallel.vocabulary"
 
 local ops, fail, who = core.ops, options.fail, "parallelize"
 
 -- ---- activations
 
--- Maps the input of the last `enter`, while a script holds it, to {output, mesh, state}. The output is held with it: if
--- the collector could free it, a rank might call a collective again that the others do not.
-local last = setmetatable({}, {__mode = "k"})
-
--- Checks, in the first layer that runs of those of a call of parallelize, that all ranks have the same input.
+-- Checks that all ranks have the same input, once: in the first to run of the layers that one parallelize divided.
 local function check_replicated(entry, x)
   local call = entry.call
   if call.is_checked or not core.is_tensor(x) then return end
@@ -49,19 +45,19 @@ local function check_sequence(entry, x, divides)
 end
 
 -- Returns a layer's input as all ranks use it for their parts. Layers in turn of one input (q, k and v) share the
--- result, so that one collective joins it, and one sums its gradients.
+-- result, so that one collective joins it, and one sums its gradients. It is held with the input, in a field: if the
+-- collector could free it, a rank might call a collective again that the others do not.
 local function enter(entry, x)
   options.arg(entry.shown, "the input", x, "tensor")
   if entry.input == "sequence" then check_sequence(entry, x) else check_replicated(entry, x) end
   local state = ("%d %s %d %s %d"):format(x._version, entry.input, entry.sequence_dim,
     tostring(core.is_grad_enabled()), boundaries.count)
-  local input, before = next(last)
-  local is_same = before and input == x and before.mesh == entry.mesh and before.state == state
+  local before = core.field(x, "entered")
+  local is_same = before and before.mesh == entry.mesh and before.state == state
   if is_same and core.is_alive(before.output) then return before.output end
   local y = entry.input == "sequence" and functions.gather_partial(x, entry.mesh, entry.sequence_dim)
     or functions.copy(x, entry.mesh)
-  if before then last[input] = nil end
-  if y ~= x then last[x] = {output = y, mesh = entry.mesh, state = state} end
+  if y ~= x then core.set_field(x, "entered", {output = y, mesh = entry.mesh, state = state}) end
   return y
 end
 
@@ -74,9 +70,14 @@ local function leave(entry, x)
   return functions.reduce(x, entry.mesh)
 end
 
--- Returns divided features, joined if the plan says so.
+-- Returns divided features, joined if the plan says so. Classes that this rank has less than others are -inf.
 local function join(entry, y)
-  return entry.output == "replicated" and functions.gather(y, entry.mesh, y.ndim) or y
+  local d, shape = y.ndim, lists.slice(y.shape)
+  shape[d] = math.ceil(entry.total / entry.mesh:size()) - shape[d]
+  if entry.style == "vocabulary" and shape[d] > 0 then
+    y = ops.cat({y, ops.full(shape, -math.huge, {dtype = y.dtype, device = y.device})}, d)
+  end
+  return entry.output == "replicated" and functions.gather(y, entry.mesh, d):narrow(d, 1, entry.total) or y
 end
 
 -- Calls f with random numbers of this rank's own, which follow from the next one of the CPU's generator. The generators
@@ -95,36 +96,39 @@ local function with_own_numbers(entry, x, f)
   end, f)
 end
 
+-- Calls f with use(p) in place of each parameter p of a module for which it is a tensor.
+local function with_uses(self, use, f)
+  local before = {}
+  for _, m in ipairs(self:modules()) do
+    local record = records.of(m)
+    for _, name in ipairs(record.param) do
+      local p = record.values[name]
+      local t = use(p)
+      if t then before[#before + 1], record.values[name] = {record.values, name, p}, t end
+    end
+  end
+  return options.restoring(function()
+    for _, slot in ipairs(before) do slot[1][slot[2]] = slot[3] end
+    before = {}
+  end, f)
+end
+
 -- Calls forward on divided activations: gradients of the module's parameters are summed over the ranks.
 local function run_divided(entry, forward, self, x, ...)
-  local before, rest = {}, options.pack(...)
+  local rest = options.pack(...)
   if entry.input == "replicated" then
     check_replicated(entry, x)
     check_sequence(entry, x, true)
     x = functions.split(x, entry.mesh, entry.sequence_dim)
   end
-  for _, m in ipairs(self:modules()) do
-    local record = records.of(m)
-    for _, name in ipairs(record.param) do
-      local p = record.values[name]
-      if not shards.parts_of[p] then
-        before[#before + 1] = {record.values, name, p}
-        record.values[name] = functions.copy(p, entry.mesh)
-      end
-    end
-  end
+  local function use(p) return not placement.is_divided(p) and functions.copy(p, entry.mesh) end
   local function call() return own.call(forward, self, x, unpack(rest, 1, rest.n)) end
   local draws = self.training and not self.normalized_shape and core.is_tensor(x) and entry.mesh:size() > 1
-  local results = options.pack(options.restoring(function()
-    for _, slot in ipairs(before) do slot[1][slot[2]] = slot[3] end
-    before = {}
-  end, function()
+  local results = options.pack(with_uses(self, use, function()
     if draws then return with_own_numbers(entry, x, call) end
     return call()
   end))
-  if entry.output == "replicated" then
-    results[1] = functions.gather(results[1], entry.mesh, entry.sequence_dim)
-  end
+  if entry.output == "replicated" then results[1] = functions.gather(results[1], entry.mesh, entry.sequence_dim) end
   return unpack(results, 1, results.n)
 end
 
@@ -132,7 +136,10 @@ end
 
 local function run_column(entry, forward, self, x)
   entry.call.divides = entry.output == "divided" and entry or nil
-  return join(entry, own.call(forward, self, enter(entry, x)))
+  x = enter(entry, x)
+  if not entry.copies then return join(entry, own.call(forward, self, x)) end
+  local function use(p) return functions.copy_near(p, entry.mesh, entry.copies) end
+  return with_uses(self, use, function() return own.call(forward, self, x) end)
 end
 
 local function run_row(entry, _, self, x)
@@ -191,7 +198,7 @@ local function make_entry(name, module, value, defaults)
       module.__name)
   end
   local spec = {style = {"string"}, input = layer.input and {layer.input}, output = layer.output and {layer.output}}
-  if layer.at == "output" then spec.parts, spec.unit = {"any"}, {"count", 1} end
+  if layer.at == "output" then spec.parts, spec.unit, spec.shared = {"any"}, {"count", 1}, {"boolean", false} end
   local entry = options.check(shown, given, spec)
   entry.input = entry.input or layer.input == replicated_or_sequence and defaults.between or "divided"
   entry.output = entry.output or layer.output == replicated_or_sequence and defaults.between or "divided"
@@ -220,11 +227,16 @@ local function sizes_of(entry, t, d)
     parts = {}
     for i = 1, n do parts[i] = size / n end
   end
-  local sum = 0
+  local sum, units = 0, size / (entry.unit or 1)
+  if entry.shared and units < ranks and ranks % units == 0 and not parts[2] then
+    entry.copies = ranks / units
+    return parts
+  end
   for i, n in ipairs(options.arg(entry.shown, "parts", parts, "table")) do
     sum = sum + options.arg(entry.shown, ("parts[%d]"):format(i), n, "count")
     options.divisible(entry.shown, ("the size of part %d"):format(i), n, "unit", entry.unit or 1)
-    if n / (entry.unit or 1) % ranks ~= 0 then
+    local is_uneven = entry.style == "vocabulary" and math.ceil(n / ranks) * (ranks - 1) < n -- each rank has some
+    if n / (entry.unit or 1) % ranks ~= 0 and not is_uneven then
       fail("%s: dim %d of %s has %d%s, which must be divisible by the number of ranks (%d)", entry.shown, d,
         options.describe(t), n / (entry.unit or 1),
         entry.unit and entry.unit > 1 and (" units of %d"):format(entry.unit) or "", ranks)
@@ -262,15 +274,16 @@ end
 
 -- ---- dividing
 
--- Returns what the entries divide, {t, name, dim, sizes} each, once for each tensor.
+-- Returns the splits of the entries, with t, the tensor, and its name, once for each tensor.
 local function divisions_of(module, entries)
   local list, of, by_module = {}, {}, {}
   local function add(entry, t, name, d)
     if not t or not d then return end
+    entry.total = t:size(d)
     local sizes = sizes_of(entry, t, d)
     local same = of[t]
     if not same then
-      of[t] = {t = t, name = name, dim = d, sizes = sizes}
+      of[t] = {t = t, name = name, mesh = entry.mesh, dim = d, sizes = sizes, copies = entry.copies}
       list[#list + 1] = of[t]
     elseif same.dim ~= d or table.concat(same.sizes, ",") ~= table.concat(sizes, ",") then
       fail("%s: '%s' and '%s' are one tensor, which the plan divides in two ways", who, same.name, name)
@@ -323,11 +336,18 @@ local function describe(module, entries, list)
     return ('\'%s\' is "%s", %s to %s, sequence_dim %d'):format(e.name, e.style, e.input, e.output, e.sequence_dim)
   end)
   for _, d in ipairs(list) do
-    lines[#lines + 1] = ("%s, dim %d in parts of %s"):format(shards.summarize(d.name, d.t), d.dim,
+    lines[#lines + 1] = ("%s, dim %d in parts of %s"):format(placement.summarize(d.name, d.t), d.dim,
       table.concat(d.sizes, ", "))
   end
-  for name, p in module:named_parameters() do lines[#lines + 1] = shards.summarize(name, p) end
+  for name, p in module:named_parameters() do lines[#lines + 1] = placement.summarize(name, p) end
   return lines
+end
+
+-- Makes calls of run(forward, self, …) run in place of those of a module's forward.
+local function wrap_forward(module, run)
+  local record = records.of(module)
+  local forward = rawget(record.values, "forward") or record.class.forward
+  record.values.forward = function(...) return run(forward, ...) end
 end
 
 -- Puts an entry's forward around its module's.
@@ -338,28 +358,23 @@ local function install(entry)
     end
     return
   end
-  local record = records.of(entry.module)
-  local forward = rawget(record.values, "forward") or record.class.forward
-  record.parallel = entry
-  if entry.run then
-    record.values.forward = function(self, ...) return entry.run(entry, forward, self, ...) end
-  end
+  records.of(entry.module).parallel = entry
+  if entry.run then wrap_forward(entry.module, function(...) return entry.run(entry, ...) end) end
 end
 
 -- Adds to errors of the module, until a call succeeds, the entry that divided features before: code that expects all of
 -- them reports sizes alone. call: that of all entries.
 local function explain_errors(module, call)
-  records.set_call(module, function(self, ...)
+  wrap_forward(module, function(forward, ...)
+    if call.is_over then return own.call(forward, ...) end
     call.divides = nil
-    local results = options.pack(pcall(records.of(self).first_call, self, ...))
+    local results = options.pack(pcall(own.call, forward, ...))
     local entry = not results[1] and type(results[2]) == "string" and call.divides
-    if entry then
-      error(('%s; %s: "%s" returned this rank\'s part of the features, for a "row"; {output = "replicated"} joins '
-        .. "them, and a fused layer, such as q, k and v, requires parts"):format(results[2], entry.shown,
-        entry.style), 0)
-    end
-    if not results[1] then error(results[2], 0) end
-    records.set_call(self, nil)
+    local hint = entry and ('; %s: "%s" returned this rank\'s part of the features, for a "row"; {output = '
+      .. '"replicated"} joins them, and a fused layer, such as q, k and v, requires parts'):format(entry.shown,
+      entry.style)
+    if not results[1] then error(hint and results[2] .. hint or results[2], 0) end
+    call.is_over = true
     return unpack(results, 2, results.n)
   end)
 end
@@ -371,8 +386,8 @@ local function check_module(module, mesh)
     if records.of(m).parallel then fail("%s: '%s' is in the plan of an earlier call", who, name) end
   end
   for name, p in module:named_parameters() do
-    if shards.of[p] then fail("%s: '%s' is sharded already; call parallelize before fully_shard", who, name) end
-    shards.check_replicas(who, name, p, mesh.groups[1])
+    if placement.rows(p) then fail("%s: '%s' is sharded already; call parallelize before fully_shard", who, name) end
+    placement.check_replicas(who, name, p, mesh.groups[1])
   end
 end
 
@@ -418,18 +433,14 @@ return signature.of("parallelize(module: module, mesh, plan, {sequence_dim: coun
   mesh:call(alike, group, who, "plan differs", describe(module, entries, list), "parameter")
   core.no_grad(core.scope, function()
     for _, t in ipairs(group.size > 1 and lists.joined(module:parameters(), module:buffers()) or {}) do
-      if not is_empty(t) then
-        local full = t:detach():contiguous()
-        shards.broadcast(mesh, full)
-        t:detach():copy_(full)
-      end
+      if not is_empty(t) then placement.broadcast(mesh, t:detach()) end
     end
-    for _, division in ipairs(list) do shards.divide(division.t, mesh, division.dim, division.sizes) end
+    for _, split in ipairs(list) do placement.divide(split.t, split) end
   end)
-  shards.note_names(who, group, module)
-  if lists.find(module:parameters(), is_empty) then shards.fill_later(who, module, mesh) end
-  if group.size > 1 then explain_errors(module, defaults) end
+  placement.note_names(who, group, module)
+  if lists.find(module:parameters(), is_empty) then placement.fill_later(who, module, mesh) end
   for _, entry in ipairs(entries) do install(entry) end
+  if group.size > 1 then explain_errors(module, defaults) end
   for name, m in module:named_modules() do
     if class_of(m).parallel_plan then
       local head = by_name[records.joined(name, "lm_head")]
@@ -439,10 +450,5 @@ return signature.of("parallelize(module: module, mesh, plan, {sequence_dim: coun
       fail("clone: a module of parallelize cannot be cloned; clone it before")
     end
   end
-  module:register_load_state_dict_pre_hook(function(_, dict, prefix)
-    for name, p in module:named_parameters {remove_duplicate = false} do
-      dict[prefix .. name] = shards.own_rows(p, dict[prefix .. name])
-    end
-  end)
   return module
 end)

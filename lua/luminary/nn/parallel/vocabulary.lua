@@ -29,9 +29,10 @@ end
 
 --- Returns this rank's term of the embeddings of ids: those of its rows, and zeros.
 function vocabulary.embedding(layer, ids, mesh)
-  local group, n = mesh.groups[1], layer.weight:size(1)
+  local group = mesh.groups[1]
+  local n = math.ceil(layer.num_embeddings / group.size)
   options.arg("embedding", "index", ids, "tensor")
-  check_range("embedding", ids, n * group.size, "entries")
+  check_range("embedding", ids, layer.num_embeddings, "entries")
   local index, is_foreign = localized(ids, n, group)
   local padding = (layer.padding_idx or 0) - group.rank * n
   local y = ops.embedding(index, layer.weight, {padding_idx = padding > 0 and padding <= n and padding or 0})
@@ -71,11 +72,12 @@ vocabulary.cross_entropy = signature.of([[vocabulary_cross_entropy(logits: tenso
   local m = largest(s, mesh)
   local terms = {(s - m):exp(), x:gather(d, index:unsqueeze(d)):squeeze(d):masked_fill(is_foreign, 0)}
   local smoothing = opts.label_smoothing
-  if smoothing > 0 then terms[3] = x:sum(d) end
-  local sum, picked, all = unpack(functions.reduce(ops.stack(terms, 1), mesh):unbind(1))
+  local is_class = smoothing > 0 and x:ne(-math.huge)
+  if is_class then terms[3], terms[4] = x:masked_fill(is_class:logical_not(), 0):sum(d), is_class:sum(d):to(x.dtype) end
+  local sum, picked, all, count = unpack(functions.reduce(ops.stack(terms, 1), mesh):unbind(1))
   local loss = sum:log() + m
   loss = smoothing == 0 and loss - picked
-    or loss - picked * (1 - smoothing) - all * (smoothing / (n * group.size))
+    or loss - picked * (1 - smoothing) - all * smoothing / count
   loss = loss:masked_fill(is_ignored, 0)
   if opts.reduction == "none" then return loss end
   if opts.reduction == "sum" then return loss:sum() end

@@ -117,7 +117,7 @@ function Orthogonal:init(map, has_base)
 end
 
 -- Returns an orthogonal matrix of a square X by matrix_exp or cayley, or its first k columns for X [..., n, k].
-local function of_skew(map, X, n, k)
+local function orthogonal_by_skew(map, X, n, k)
   X = X:tril()
   if n > k then X = ops.pad(X, {0, n - k}) end
   local A = X - X:transpose(-2, -1)
@@ -127,7 +127,7 @@ local function of_skew(map, X, n, k)
 end
 
 -- Returns the product of Householder reflections by the columns of X below the diagonal, with the diagonal's signs.
-local function of_reflections(X, n, k)
+local function multiply_reflections(X, n, k)
   local A, id = X:tril(-1), ops.eye(n, k, {dtype = X.dtype, device = X.device})
   local tau, V, Q = 2 / ((A * A):sum(-2, {keepdim = true}) + 1), A + id, id
   for i = k, 1, -1 do
@@ -137,8 +137,8 @@ local function of_reflections(X, n, k)
   return Q * X:detach():diagonal(0, -2, -1):trunc():unsqueeze(-2)
 end
 
--- Returns LAPACK's geqrf of Q, its diagonal replaced by the signs that make R's positive: of_reflections returns the
--- orthogonal factor.
+-- Factors Q as LAPACK's geqrf does: returns the vectors of the Householder reflections, below the diagonal, and on it
+-- the signs by which the factor R has a positive diagonal.
 function Orthogonal.reflected(_, Q)
   local rows, columns = Q.shape[Q.ndim - 1], Q.shape[Q.ndim]
   local result = Q:clone()
@@ -164,7 +164,7 @@ function Orthogonal:forward(X)
   local n, k = X.shape[X.ndim - 1], X.shape[X.ndim]
   local is_wide = n < k
   if is_wide then X, n, k = X:transpose(-2, -1), k, n end
-  local Q = self.map == "householder" and of_reflections(X, n, k) or of_skew(self.map, X, n, k)
+  local Q = self.map == "householder" and multiply_reflections(X, n, k) or orthogonal_by_skew(self.map, X, n, k)
   if self.base then Q = self.base:matmul(Q) end
   return is_wide and Q:transpose(-2, -1) or Q
 end

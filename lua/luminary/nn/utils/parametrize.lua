@@ -183,8 +183,8 @@ parametrize.register_parametrization = signature.of([[register_parametrization(m
   if kind ~= "param" and kind ~= "buffer" then
     fail("%s: %s has no parameter or buffer '%s'", who, module.__name, tostring(name))
   end
-  local value, shards = record.values[name], package.loaded["luminary.nn.parallel.shards"]
-  if shards and shards.is_divided(value) then
+  local value, place = record.values[name], core.field(record.values[name], "placement")
+  if place and place.splits[1] then
     fail("%s: ranks divide '%s' of this %s; register before fully_shard; a layer that parallelize divides has none",
       who, name, module.__name)
   end

@@ -2,6 +2,7 @@
 local core = require "luminary.core"
 local class = require "luminary.base.class"
 local lists = require "luminary.base.lists"
+local load_module = require "luminary.base.load_module"
 local options = require "luminary.base.options"
 local signature = require "luminary.base.signature"
 local shapes = require "luminary.tensor.shapes"
@@ -73,9 +74,7 @@ end
 rnn.unpad_sequence = signature.of([[unpad_sequence(padded: tensor, lengths,
   {batch_first = false})]], function(padded, lengths, opts)
   local who = "unpad_sequence"
-  if padded.ndim < 2 then
-    options.wrong_shape(who, "padded", padded, "[T, B, …]")
-  end
+  if padded.ndim < 2 then options.wrong_shape(who, "padded", padded, "[T, B, …]") end
   if opts.batch_first then padded = padded:transpose(1, 2) end
   return lists.map(lengths_of(who, lengths, padded, 0, opts.batch_first), function(n, i)
     return padded:select(2, i):narrow(1, 1, n)
@@ -93,7 +92,10 @@ PackedSequence.__missing = setmetatable({}, {__index = function(_, name)
 end})
 PackedSequence.__no_tensor = of_data
 
-function PackedSequence:init(data, batch_sizes, sorted_indices, unsorted_indices)
+-- While lm.onnx.export records, PackedSequence.exported is a list of {result of a recurrent layer, its lengths}, and
+-- lengths that depend on the inputs, int64 [B], are kept: data has the padding, which the file's recurrent nodes skip.
+function PackedSequence:init(data, batch_sizes, sorted_indices, unsorted_indices, lengths)
+  self.lengths = lengths and core.keep(lengths)
   self.data = core.keep(options.arg("PackedSequence", "data", data, "tensor"))
   self.batch_sizes = core.keep(options.arg("PackedSequence", "batch_sizes", batch_sizes, "tensor"))
   self.sorted_indices = sorted_indices and core.keep(sorted_indices)
@@ -133,7 +135,7 @@ end
 local function with_data(self, data)
   local sorted, unsorted = self.sorted_indices, self.unsorted_indices
   sorted, unsorted = sorted and sorted:to(data.device), unsorted and unsorted:to(data.device)
-  return PackedSequence(data, self.batch_sizes, sorted, unsorted)
+  return PackedSequence(data, self.batch_sizes, sorted, unsorted, self.lengths)
 end
 
 --- Returns the same sequences on a device or in a dtype.
@@ -158,6 +160,11 @@ local function pack(who, x, lengths, opts)
   local enough = options.arg(who, "x", x, "tensor").ndim > 1 and x.shape[opts.batch_first and 1 or 2] > 0
   if not enough then options.wrong_shape(who, "x", x, "[T, B, …] with a B of at least 1") end
   if opts.batch_first then x = x:transpose(1, 2) end
+  if core.is_tensor(lengths) and PackedSequence.exported and core.depends_on_inputs(lengths) then
+    local T, B = x.shape[1], x.shape[2]
+    local sizes = ops.full({T}, B, {dtype = "int64", device = "cpu"})
+    return PackedSequence(ops.flatten(x, 1, 2), sizes, nil, nil, lengths:to(x.device):to "int64")
+  end
   lengths = lengths_of(who, lengths, x, 1, opts.batch_first)
   local sorted, unsorted
   for i = 2, opts.enforce_sorted and #lengths or 0 do
@@ -187,14 +194,20 @@ rnn.pack_padded_sequence = signature.of([[pack_padded_sequence(x, lengths, {batc
 rnn.pad_packed_sequence = signature.of([[pad_packed_sequence(packed, {batch_first = false, padding_value = 0,
   total_length: count})]], function(packed, opts)
   local who = "pad_packed_sequence"
-  if not class.is(packed, PackedSequence) then
-    options.expected(who, "a PackedSequence", packed)
-  end
+  if not class.is(packed, PackedSequence) then options.expected(who, "a PackedSequence", packed) end
   local sizes, steps, lengths, first = packed:_checked(who), {}, {}, 1
   local count = sizes[1]
   local longest = opts.total_length or #sizes
   if longest < #sizes then
     options.must_be(who, "total_length", "at least " .. #sizes .. ", the longest sequence", longest)
+  end
+  if packed.lengths then
+    local filled = load_module("luminary.onnx.ops.sizes").filled
+    local x, n = packed.data:reshape {#sizes, count, unpack(packed.data.shape, 2)}, packed.lengths
+    local at = ops.arange(#sizes, {dtype = "int64"}):reshape(filled(x.ndim, 1, 1, -1))
+    x = ops.where(ops.gt(n:reshape(filled(x.ndim, 1, 2, -1)), at), x, opts.padding_value)
+    x = padded_rows(x, 0, longest - #sizes, opts.padding_value)
+    return opts.batch_first and x:transpose(1, 2) or x, n
   end
   for i = 1, count do lengths[i] = 0 end
   for step, size in ipairs(sizes) do

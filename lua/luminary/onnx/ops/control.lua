@@ -20,14 +20,14 @@ local function results(n, list)
 end
 
 -- Runs a graph with values for its inputs, a list; returns the list of its outputs.
-local function run(plan, frame, values)
+local function run_subgraph(plan, frame, values)
   for i, slot in ipairs(plan.inputs) do frame[slot] = values[i] end
   graph.run(plan, frame)
   return base_lists.pick(frame, plan.outputs)
 end
 
 op.If = {how = "frame", prepare = function(n) n.yes, n.no = n:subgraph "then_branch", n:subgraph "else_branch" end,
-  function(n, frame, condition) return results(n, run(truth(condition) and n.yes or n.no, frame, {})) end}
+  function(n, frame, condition) return results(n, run_subgraph(truth(condition) and n.yes or n.no, frame, {})) end}
 
 -- Returns a list of tensors stacked along an axis; none: an empty tensor of the type that a graph declares.
 local function stacked(list, axis, plan, output)
@@ -45,7 +45,7 @@ op.Loop = {how = "frame", prepare = body, function(n, frame, most, condition, ..
   local state, go = {unpack({...}, 1, carried)}, core.tensor(true)
   for k = carried + 1, #n.plan.outputs - 1 do scans[k] = {} end
   while i < limit and goes_on do
-    state = run(n.plan, frame, {core.tensor(i, {dtype = "int64"}), go, unpack(state, 1, carried)})
+    state = run_subgraph(n.plan, frame, {core.tensor(i, {dtype = "int64"}), go, unpack(state, 1, carried)})
     goes_on, i = truth(table.remove(state, 1)), i + 1
     for k, list in pairs(scans) do list[helpers.bounded(i, "the number of results of a body")] = state[k] end
   end
@@ -66,7 +66,7 @@ local function scan(n, frame, state, inputs, directions)
     for k, x in ipairs(inputs) do
       values[carried + k] = ops.select(x, dim_in(x, axes[k] or 0), directions[k] == 1 and length + 1 - t or t)
     end
-    state = run(plan, frame, values)
+    state = run_subgraph(plan, frame, values)
     for k, list in pairs(scans) do list[out_directions[k - carried] == 1 and length + 1 - t or t] = state[k] end
   end
   for k, list in pairs(scans) do state[k] = stacked(list, out_axes[k - carried] or 0, plan, k) end
@@ -96,7 +96,7 @@ op.SequenceMap = {how = "frame", prepare = body, function(n, frame, first, ...)
   for i = 1, #first do
     local values = {}
     for k, x in ipairs(all) do values[k] = is_tensor(x) and x or x[i] end
-    for k, x in ipairs(run(n.plan, frame, values)) do lists[k][i] = x end
+    for k, x in ipairs(run_subgraph(n.plan, frame, values)) do lists[k][i] = x end
   end
   return results(n, lists)
 end}
@@ -152,11 +152,11 @@ end)
 -- ---- texts
 op.StringNormalizer = {case_change_action = "NONE", how = "holds", function(n, list)
   local kept, stops = {}, {}
-  local function plain(text) return n.is_case_sensitive == 1 and text or text:lower() end
-  for _, word in ipairs(n.stopwords or {}) do stops[plain(word)] = true end
+  local function folded_case(text) return n.is_case_sensitive == 1 and text or text:lower() end
+  for _, word in ipairs(n.stopwords or {}) do stops[folded_case(word)] = true end
   for _, text in ipairs(list) do
     local change = ({LOWER = text.lower, UPPER = text.upper})[n.case_change_action]
-    if not stops[plain(text)] then kept[#kept + 1] = change and change(text) or text end
+    if not stops[folded_case(text)] then kept[#kept + 1] = change and change(text) or text end
   end
   kept[1] = kept[1] or ""
   kept.shape = #list.shape == 2 and {1, #kept} or {#kept}

@@ -41,15 +41,15 @@ op.PRelu = {function(n, x, slope)
 end}
 
 -- Returns the entry of several inputs: f of the first two, then of the result and the next.
-local function several(f, last)
+local function fold_inputs(f, last)
   return {how = "list", function(_, list, count)
     local y = list[1]
     for i = 2, count do y = f(y, list[i]) end
     return last and last(y, count) or y
   end}
 end
-op.Sum, op.Max, op.Min = several(ops.add), several(ops.maximum), several(ops.minimum)
-op.Mean = several(ops.add, ops.div)
+op.Sum, op.Max, op.Min = fold_inputs(ops.add), fold_inputs(ops.maximum), fold_inputs(ops.minimum)
+op.Mean = fold_inputs(ops.add, ops.div)
 
 -- ---- activations
 op.Elu = {alpha = 1, function(n, x) return ops.elu(x, n.alpha) end}

@@ -23,9 +23,7 @@ function int8.saturated(x, dtype, zero)
 end
 
 -- Returns numbers for n channels, of which t has one or all.
-local function for_channels(t, n, dtype)
-  return t and ops.expand(to(t, dtype):reshape(-1), {n}):contiguous()
-end
+local function for_channels(t, n, dtype) return t and ops.expand(to(t, dtype):reshape(-1), {n}):contiguous() end
 
 -- Returns weights [K, C, kH, kW] as four_dims(w) has them, packed, and their zero points, of inputs k and k_zero. Those
 -- of a constant are kept while it does not change.
@@ -55,8 +53,8 @@ function int8.convolve(n, p)
   return ops.int8_conv(x, w, kept.packed, p.zero, for_channels(p.scale, K, "float32"), p.bias, kept.zero, how)
 end
 
-local function of_columns(w) return ops.transpose(w, 1, 2):reshape(w.shape[2], w.shape[1], 1, 1) end
-local function of_rows_of(w) return w:reshape(w.shape[1], w.shape[2], 1, 1) end
+local function weight_of_columns(w) return ops.transpose(w, 1, 2):reshape(w.shape[2], w.shape[1], 1, 1) end
+local function weight_of_rows(w) return w:reshape(w.shape[1], w.shape[2], 1, 1) end
 
 --- Returns a product of matrices, or nil. n.transB: w is transposed, and has 2 dims.
 function int8.multiply(n, p)
@@ -67,7 +65,7 @@ function int8.multiply(n, p)
   shape[#shape] = N
   if b.ndim == 2 then
     x = a:reshape(helpers.product(shape, 1, #shape - 1), K, 1, 1)
-    kept = packed_weight(n, b, p.w_zero, p.iw, p.iw_zero, 1, n.transB == 1 and of_rows_of or of_columns)
+    kept = packed_weight(n, b, p.w_zero, p.iw, p.iw_zero, 1, n.transB == 1 and weight_of_rows or weight_of_columns)
   else
     groups = helpers.product(shape, 1, #shape - 2)
     for d = 1, b.ndim - 2 do
@@ -89,6 +87,6 @@ function int8.no_zero(x, dtype) return ops.zeros({}, {dtype = dtype, device = x.
 --- Returns x less its zero point, or nil, in int32.
 function int8.integers(x, zero) return zero and to(x, "int32") - to(zero, "int32") or to(x, "int32") end
 --- Returns numbers for rows, [M], so that they broadcast over the columns of a matrix.
-function int8.of_rows(t) return t and t.ndim >= 1 and t:numel() > 1 and ops.unsqueeze(t, -1) or t end
+function int8.as_column(t) return t and t.ndim >= 1 and t:numel() > 1 and ops.unsqueeze(t, -1) or t end
 
 return int8

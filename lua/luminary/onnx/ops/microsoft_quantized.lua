@@ -12,7 +12,7 @@ local op = {QuantizeLinear = plain.QuantizeLinear, DequantizeLinear = plain.Dequ
 -- Returns bytes times their scales, in float32, plus a bias.
 local function to_float(n, p, bias)
   local y = int8.multiply(n, p)
-    or to(ops.matmul(int8.integers(p.x, int8.of_rows(p.x_zero)), int8.integers(p.w, p.w_zero)), "float32") * p.scale
+    or to(ops.matmul(int8.integers(p.x, int8.as_column(p.x_zero)), int8.integers(p.w, p.w_zero)), "float32") * p.scale
   return bias and y + bias or y
 end
 op.MatMulIntegerToFloat = {function(n, a, b, a_scale, b_scale, a_zero, b_zero, bias)
@@ -70,7 +70,7 @@ op.QGemm = {alpha = 1, transA = 0, transB = 0,
       zero = y_zero and y_zero:reshape({}) or int8.no_zero(a, y_scale and a.dtype or "float32"),
     })
     if y then return y end
-    local weight = int8.integers(b, n.transB == 1 and int8.of_rows(b_zero) or b_zero)
+    local weight = int8.integers(b, n.transB == 1 and int8.as_column(b_zero) or b_zero)
     y = ops.matmul(int8.integers(a, a_zero), n.transB == 1 and ops.transpose(weight, 1, 2) or weight)
     y = to(c and y + c or y, "float32") * scale
     return y_scale and int8.saturated(y, (y_zero or a).dtype, y_zero) or y
@@ -108,13 +108,13 @@ op.QLinearSoftmax = through_float(function(n, x)
 end, {})
 
 -- Returns f for images whose channels are their second dim, or, if the node says so, the last.
-local function of_images(f)
+local function any_layout(f)
   return function(n, x)
     if n.channels_last ~= 1 then return f(n, x) end
     return f(n, x:movedim(-1, 2)):movedim(2, -1)
   end
 end
-op.QLinearAveragePool = through_float(of_images(convolution.AveragePool[1]), {ceil_mode = 0, count_include_pad = 0})
-op.QLinearGlobalAveragePool = through_float(of_images(convolution.GlobalAveragePool[1]), {})
+op.QLinearAveragePool = through_float(any_layout(convolution.AveragePool[1]), {ceil_mode = 0, count_include_pad = 0})
+op.QLinearGlobalAveragePool = through_float(any_layout(convolution.GlobalAveragePool[1]), {})
 
 return op

@@ -50,7 +50,7 @@ op.MatMulInteger = {function(n, a, b, a_zero, b_zero)
   local y = int8.multiply(n, {
     x = a, x_zero = a_zero, w = b, w_zero = b_zero, ix_zero = 3, iw = 2, iw_zero = 4, zero = int8.no_zero(a, "int32"),
   })
-  return y or ops.matmul(int8.integers(a, int8.of_rows(a_zero)), int8.integers(b, b_zero))
+  return y or ops.matmul(int8.integers(a, int8.as_column(a_zero)), int8.integers(b, b_zero))
 end}
 op.ConvInteger = {group = 1, function(n, x, w, x_zero, w_zero)
   local y = int8.convolve(n, {
@@ -59,13 +59,13 @@ op.ConvInteger = {group = 1, function(n, x, w, x_zero, w_zero)
   return y or of_integers(n, x, w, x_zero, w_zero)
 end}
 op.QLinearMatMul = {function(n, a, a_scale, a_zero, b, b_scale, b_zero, y_scale, y_zero)
-  local scale = to(int8.of_rows(a_scale), "float32") * to(b_scale, "float32") / to(y_scale, "float32")
+  local scale = to(int8.as_column(a_scale), "float32") * to(b_scale, "float32") / to(y_scale, "float32")
   local y = int8.dtypes[y_zero.dtype] and a_scale:numel() == 1 and int8.multiply(n, {
     x = a, x_zero = a_zero, w = b, w_zero = b_zero, ix_zero = 3, iw = 4, iw_zero = 6, zero = y_zero:reshape({}),
     scale = scale,
   })
   if y then return y end
-  y = ops.matmul(int8.integers(a, int8.of_rows(a_zero)), int8.integers(b, b_zero))
+  y = ops.matmul(int8.integers(a, int8.as_column(a_zero)), int8.integers(b, b_zero))
   return int8.saturated(to(y, "float32") * scale, y_zero.dtype, y_zero)
 end}
 op.QLinearConv = {group = 1, function(n, x, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero, bias)

@@ -61,7 +61,7 @@ local function fused(cell, x, p, h, c, live)
 end
 
 -- Returns all h of a direction, the last h and c, by ordinary ops.
-local function by_steps(n, step, x, p, h, c, live)
+local function run_by_steps(n, step, x, p, h, c, live)
   local projected, parts = ops.linear(x, p[1], p[3]), {}
   p = {r = ops.t(p[2]), bias = p[4], peepholes = p.peepholes, f = p.f}
   for t = 1, x.shape[1] do
@@ -114,7 +114,7 @@ local function layer(defaults, step)
       if cell then
         y, last, c = fused(cell, input, p, h, c, live)
       else
-        y, last, c = by_steps(n, step, input, p, h, c, live)
+        y, last, c = run_by_steps(n, step, input, p, h, c, live)
       end
       if live then
         if cell then last = ops.where(ops.select(live, 1, 1), ops.gather(y, 1, ends):reshape(B, H), h) end

@@ -30,7 +30,7 @@ local function reduce(f, since, before, after)
     return to(after and after(y) or y, x.dtype)
   end}
 end
-local function in_float(f)
+local function float_only(f)
   return function(x, dims, keep) return f(is_float(x) and x or to(x, "float64"), dims, keep) end
 end
 local function sum(x, dims, keep) return ops.sum(x, dims, keep) end
@@ -43,12 +43,12 @@ local function extreme(f, of, sign)
     return full_reduced(x, dims, keep, sign * math.huge)
   end
 end
-op.ReduceSum, op.ReduceMean, op.ReduceProd = reduce(sum, 13), reduce(in_float(ops.mean), 18), reduce(ops.prod, 18)
+op.ReduceSum, op.ReduceMean, op.ReduceProd = reduce(sum, 13), reduce(float_only(ops.mean), 18), reduce(ops.prod, 18)
 op.ReduceMax, op.ReduceMin = reduce(extreme(ops.amax, ops.any, -1), 18), reduce(extreme(ops.amin, ops.all, 1), 18)
 op.ReduceL1, op.ReduceSumSquare = reduce(sum, 18, ops.abs), reduce(sum, 18, ops.square)
 local function norm(x, dims, keep) return ops.norm(x, 2, dims, keep) end -- whose gradient at a zero vector is 0
-op.ReduceL2, op.ReduceLogSum = reduce(in_float(norm), 18), reduce(in_float(sum), 18, nil, ops.log)
-op.ReduceLogSumExp = reduce(in_float(function(x, dims, keep)
+op.ReduceL2, op.ReduceLogSum = reduce(float_only(norm), 18), reduce(float_only(sum), 18, nil, ops.log)
+op.ReduceLogSumExp = reduce(float_only(function(x, dims, keep)
   return x:numel() > 0 and ops.logsumexp(x, dims, keep) or full_reduced(x, dims, keep, -math.huge)
 end), 18)
 
@@ -73,7 +73,7 @@ local function running(f, first)
 end
 op.CumSum, op.CumProd = running(ops.cumsum, 0), running(ops.cumprod, 1)
 
--- Returns the entry of f(x, dim). Before version 13 the dims from axis on are one.
+-- Returns the entry of f(x, dim). Before version 13 the dims from axis on are flattened, and f runs over all of them.
 local function along(f)
   return {function(n, x)
     if x:numel() == 0 then return x end

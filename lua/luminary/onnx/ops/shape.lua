@@ -105,9 +105,7 @@ local function slice(x, dim, from, past, step)
   local count = size == 0 and 0 or math.max(math.ceil((past - from) / step), 0)
   if count == size and step == 1 then return x end
   if count == 0 then return ops.narrow(x, dim, 1, 0) end
-  if step < 0 then
-    x, from, step = ops.flip(x, {dim}), size - 1 - from, -step
-  end
+  if step < 0 then x, from, step = ops.flip(x, {dim}), size - 1 - from, -step end
   if count == 1 then step = 1 end
   return ops.slice(x, dim, from + 1, from + 1 + (count - 1) * step, step)
 end

@@ -112,14 +112,14 @@ Sequential.settings = "(milestones: milestones)"
 several.SequentialLR = Sequential
 
 -- Returns the index of an epoch's schedule.
-local function place(milestones, epoch)
+local function schedule_index(milestones, epoch)
   local i = 1
   while milestones[i] and milestones[i] <= epoch do i = i + 1 end
   return i
 end
 
 Sequential.init = signature.of([[SequentialLR(optimizer: optimizer, schedulers: list, milestones: milestones,
-  {last_epoch: integer = -1})]], function(self, optimizer, schedulers, milestones, opts)
+  {last_epoch: integer(-1) = -1})]], function(self, optimizer, schedulers, milestones, opts)
   local who = "SequentialLR"
   self.optimizer = optimizer
   self.schedulers = check_schedules(who, schedulers, optimizer)
@@ -135,7 +135,7 @@ end)
 -- Starts the schedule of epoch 0 by its method named `start`.
 function Sequential:_begin(start, epoch)
   self.last_epoch, self.step_count = epoch, 1
-  local first = self.schedulers[place(self.milestones, 0)]
+  local first = self.schedulers[schedule_index(self.milestones, 0)]
   first[start](first)
   self.last_lr = first:get_last_lr()
 end
@@ -145,7 +145,7 @@ function Sequential:restart() self:_begin("restart", 0) end
 --- Sets the next epoch's learning rates, by the current scheduler.
 function Sequential:step()
   local epoch = self.last_epoch + 1
-  local i = place(self.milestones, epoch)
+  local i = schedule_index(self.milestones, epoch)
   local now = self.schedulers[i]
   if i > 1 and self.milestones[i - 1] == epoch then now:update(0) else now:step() end
   self.last_epoch, self.step_count, self.last_lr = epoch, self.step_count + 1, now:get_last_lr()

@@ -37,7 +37,7 @@ end
 --- num_warmup_steps.
 local get_scheduler = signature.of([[get_scheduler(
   name: "constant" | "linear" | "cosine" | "step" | "multistep" | "onecycle" | "warmup", optimizer: optimizer,
-  {num_training_steps: count, num_warmup_steps: natural, start_factor: factor, step_size: count,
+  {num_training_steps: count, num_warmup_steps: natural, start_factor: above(0, 1), step_size: count,
   milestones: milestones, gamma = 0.1})]], function(name, opt, opts)
   local rising = opts.num_warmup_steps or 0
   local function steps()

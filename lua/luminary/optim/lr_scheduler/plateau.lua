@@ -1,5 +1,4 @@
 --- optim.lr_scheduler.ReduceLROnPlateau(…): Reduces the learning rate when a metric has stopped improving.
-local core = require "luminary.core"
 local class = require "luminary.base.class"
 local options = require "luminary.base.options"
 local signature = require "luminary.base.signature"
@@ -34,14 +33,7 @@ end
 
 --- Performs the next epoch's step. metric: a number, or a tensor of one element.
 function Plateau:step(metric)
-  local who = self.__name .. ":step"
-  if core.is_tensor(metric) then
-    if metric:numel() ~= 1 then
-      options.must_be(who, "metrics", "a number or a tensor of one element", metric)
-    end
-    metric = metric:detach():double():item()
-  end
-  options.arg(who, "the metric", metric, "number")
+  metric = options.arg(self.__name .. ":step", "the metric", metric, "scalar")
   local groups, lowest = self.optimizer.param_groups, {}
   for i = 1, #groups do lowest[i] = self.min_lrs[i] or self.min_lr or self:of_group("min_lrs", i) end
   self.last_epoch, self.step_count = self.last_epoch + 1, self.step_count + 1

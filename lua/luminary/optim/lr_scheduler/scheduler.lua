@@ -90,7 +90,7 @@ end
 function Scheduler:closed_form(_base) return nil end -- luacheck: no self
 
 -- Returns a list of rate(group, base rate, i) of each group.
-local function each_rate(self, rate)
+local function map_rates(self, rate)
   return lists.map(self.optimizer.param_groups, function(group, i) return rate(self, group, self.base_lrs[i], i) end)
 end
 
@@ -101,11 +101,11 @@ function Scheduler:note()
 end
 
 --- Computes the learning rates of the epoch self.last_epoch, a list with one for each group.
-function Scheduler:get_lr() return each_rate(self, self.next_lr) end
+function Scheduler:get_lr() return map_rates(self, self.next_lr) end
 
 --- Returns the learning rates computed from the epoch alone; nil, or an empty list, for schedules that cannot.
 function Scheduler:_get_closed_form_lr()
-  return each_rate(self, function(_, _, base) return self:closed_form(base) end)
+  return map_rates(self, function(_, _, base) return self:closed_form(base) end)
 end
 
 --- Sets the rates of the next epoch, or of a given one, by the closed form if there is one.
@@ -167,7 +167,6 @@ end
 --- Begins the schedule, or resumes it after last_epoch.
 function Scheduler:start(optimizer, last_epoch)
   local who = self.__name
-  if last_epoch < -1 then options.must_be(who, "last_epoch", "at least -1", last_epoch) end
   for i, group in ipairs(optimizer.param_groups) do
     if last_epoch >= 0 and not group.initial_lr then
       fail("%s: last_epoch = %d resumes a schedule, but group %d has no initial_lr; load the optimizer's state_dict "
@@ -179,7 +178,7 @@ function Scheduler:start(optimizer, last_epoch)
   self:initial_step()
 end
 
-Scheduler.init = signature.of("LRScheduler(optimizer: optimizer, last_epoch: integer = -1)", Scheduler.start)
+Scheduler.init = signature.of("LRScheduler(optimizer: optimizer, last_epoch: integer(-1) = -1)", Scheduler.start)
 
 -- ---- entries
 
@@ -197,7 +196,7 @@ local function class_of(entry, path)
   local who = entry.name:match "^%w+"
   local new, text = class.define(who, Scheduler), entry.name:gsub("%(", "(optimizer: optimizer, ", 1)
   if not text:find "}%)$" then text = text:gsub("%)$", ", {})") end
-  text = text:gsub("}%)$", ", last_epoch: integer = -1})")
+  text = text:gsub("}%)$", ", last_epoch: integer(-1) = -1})")
   new.settings = entry.settings or entry.name
   new.init = signature.fields(text, function(self)
     if entry.after_init then entry.after_init(self, self.optimizer) end

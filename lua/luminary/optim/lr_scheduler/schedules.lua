@@ -7,13 +7,6 @@ local fail = options.fail
 
 local list, schedule = Scheduler.entries()
 
-options.kind("factor", "number above 0 and at most 1", function(who, name, value)
-  if options.arg(who, name, value, "number") > 1 or value <= 0 then
-    options.must_be(who, name, "above 0 and at most 1", value)
-  end
-  return value
-end)
-
 schedule "StepLR(step_size: count, {gamma = 0.1})" {
   help = "Decays the learning rate of each group by gamma every step_size epochs.",
   next_lr = function(self, group)
@@ -63,7 +56,7 @@ schedule "ConstantLR({factor: probability = 1 / 3, total_iters: natural = 5})" {
   end,
 }
 
-schedule "LinearLR({start_factor: factor = 1 / 3, end_factor: probability = 1, total_iters: natural = 5})" {
+schedule "LinearLR({start_factor: above(0, 1) = 1 / 3, end_factor: probability = 1, total_iters: natural = 5})" {
   settings = "(start_factor: number, end_factor: number, total_iters: natural)",
   help = [[Multiplies the learning rate of each group by a factor that changes linearly from start_factor to
     end_factor.]],
@@ -311,7 +304,7 @@ schedule [[OneCycleLR(max_lr, {total_steps: count = (epochs * steps_per_epoch), 
 local classes = Scheduler.classes(list)
 
 -- Returns an epoch's position in its cycle, and the cycle's length in epochs.
-local function place(self, epoch)
+local function position_in_cycle(self, epoch)
   local T_0, T_mult = self.T_0, self.T_mult
   if epoch < T_0 then return epoch, T_0 end
   if T_mult == 1 then return epoch % T_0, self.T_i end
@@ -324,7 +317,7 @@ function classes.CosineAnnealingWarmRestarts:step(epoch)
   self:count_step()
   if epoch == nil and self.last_epoch < 0 then epoch = 0 end
   if epoch then
-    self.T_cur, self.T_i = place(self, epoch)
+    self.T_cur, self.T_i = position_in_cycle(self, epoch)
   else
     epoch, self.T_cur = self.last_epoch + 1, self.T_cur + 1
     if self.T_cur >= self.T_i then

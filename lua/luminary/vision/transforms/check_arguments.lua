@@ -17,98 +17,68 @@ function checks.check(who, x)
   return x
 end
 
---- Returns a number that is neither NaN nor infinite, from `low` to `high`, if these are given.
-function checks.number(who, name, v, low, high)
-  if type(v) ~= "number" or not (v > -1 / 0 and v < 1 / 0) or low and v < low or high and v > high then
-    local wanted = ""
-    if low then wanted = (high and " from %g to %g" or " of at least %g"):format(low, high) end
-    options.must_be(who, name, ("a number%s"):format(wanted), v)
-  end
-  return v
-end
-
---- Returns an integer from `low` (1) to `high`, by default the largest side of an image.
-function checks.whole(who, name, v, low, high)
-  low = low or 1
-  if type(v) ~= "number" or v ~= math.floor(v) or v < low or v > (high or 2 ^ 24) then
-    options.must_be(who, name, ("an integer from %d to %s"):format(low, high or "2^24"), v)
-  end
-  return v
-end
-
---- Returns a list of `count` numbers (or of one of several counts), each checked by checks.number.
-function checks.list(who, name, v, counts, low, high)
+--- Returns a list of numbers of a kind, by default "finite", whose length is one of `counts`. With `bound`, the text
+--- for messages, v may be a number, too.
+function checks.list(who, name, v, counts, kind, bound)
+  if bound and type(v) == "number" then return {options.arg(who, name, v, kind or "finite")} end
   if not options.is_plain(v) or not lists.index_of(counts, #options.list(who, name, v)) then
-    options.must_be(who, name, ("a list of %s numbers"):format(table.concat(counts, " or ")), v)
+    options.must_be(who, name, bound or ("a list of %s numbers"):format(table.concat(counts, " or ")), v)
   end
-  local list = {}
-  for i = 1, #v do list[i] = checks.number(who, ("%s[%d]"):format(name, i), v[i], low, high) end
-  return list
+  return lists.copy(options.entries(who, name, v, kind or "finite"))
+end
+
+local function numbers(who, name, v, count, low, high)
+  return checks.list(who, name, v, {count}, ("finite(%s, %s)"):format(low, high))
 end
 
 --- Returns a range, {least, largest}.
 function checks.range(who, name, v, low, high)
-  v = checks.list(who, name, v, {2}, low, high)
+  v = numbers(who, name, v, 2, low, high)
   if v[1] > v[2] then fail("%s: %s must be ascending, got {%g, %g}", who, name, v[1], v[2]) end
-  return v
-end
-
--- Returns a list of integers, or of one, that has one of several lengths. bound: its text in the error.
-local function wholes(who, name, v, counts, bound, low)
-  if type(v) == "number" then v = {v} end
-  if not options.is_plain(v) or not lists.index_of(counts, #v) then options.must_be(who, name, bound, v) end
-  for i = 1, #v do checks.whole(who, name, v[i], low) end
   return v
 end
 
 --- Returns {height, width} from a number or a list of both.
 function checks.sides(who, name, v)
-  v = wholes(who, name, v, {1, 2}, "an integer or {height, width}")
+  v = checks.list(who, name, v, {1, 2}, "side", "an integer or {height, width}")
   return {v[1], v[2] or v[1]}
 end
 
 --- Returns numbers for all channels: a number, or a list of one for each. nil stays nil.
-function checks.channels(who, name, v)
+function checks.per_channel(who, name, v)
   if v == nil or v == false then return nil end
-  if type(v) == "number" then return {checks.number(who, name, v)} end
-  if not options.is_plain(v) or #v == 0 then
-    options.must_be(who, name, "a number, or a list of one for each channel", v)
-  end
-  return checks.list(who, name, v, {#v})
+  local counts = {type(v) == "table" and #v > 0 and #v or nil}
+  return checks.list(who, name, v, counts, nil, "a number, or a list of one for each channel")
 end
 
 --- Returns {from, to} in degrees from a number, for both directions, or a list with one of several counts of numbers.
-function checks.angles(who, name, v, counts)
-  if type(v) == "number" then return {-checks.number(who, name, v, 0), v} end
-  v = checks.list(who, name, v, counts or {2})
+function checks.angles(who, name, v, ...)
+  if type(v) == "number" then return {-options.arg(who, name, v, "finite(0)"), v} end
+  v = checks.list(who, name, v, {...})
   for i = 1, #v, 2 do
     if v[i] > v[i + 1] then fail("%s: %s must be ascending, got {%g, %g}", who, name, v[i], v[i + 1]) end
   end
   return v
 end
 
---- Returns {smaller side} or {height, width}, and max_size.
+--- Returns {smaller side} or {height, width}; nil if there is only max_size.
 function checks.resize_size(who, size, max_size)
-  local checked
-  if max_size ~= nil then checks.whole(who, "max_size", max_size) end
-  if size == nil then
-    if max_size == nil then fail("%s: pass either size or max_size", who) end
-  elseif type(size) == "number" or options.is_plain(size) and #size == 1 then
-    checked = {checks.whole(who, "size", type(size) == "number" and size or size[1])}
-    if max_size and max_size <= checked[1] then
-      options.must_be(who, "max_size", ("greater than size, %d"):format(checked[1]), max_size)
+  if size ~= nil then
+    size = checks.list(who, "size", size, {1, 2}, "side", "an integer or {height, width}")
+    if max_size and size[2] then fail("%s: max_size requires a size of one number, for the shorter side", who) end
+    if max_size and max_size <= size[1] then
+      options.must_be(who, "max_size", ("greater than size, %d"):format(size[1]), max_size)
     end
-  else
-    checked = checks.sides(who, "size", size)
-    if max_size then fail("%s: max_size requires a size of one number, for the shorter side", who) end
+  elseif max_size == nil then
+    fail("%s: pass either size or max_size", who)
   end
-  return checked, max_size
+  return size
 end
 
 --- Returns left, top, right and bottom from a number, {left and right, top and bottom} or all four.
 function checks.padding(who, name, v)
-  v = wholes(who, name, v, {1, 2, 4}, "an integer, {left and right, top and bottom} or {left, top, right, bottom}",
-    -2 ^ 24)
+  v = checks.list(who, name, v, {1, 2, 4}, "integer(-2^24, 2^24)",
+    "an integer, {left and right, top and bottom} or {left, top, right, bottom}")
   local left, top = v[1], v[2] or v[1]
   return {left, top, v[3] or left, v[4] or top}
 end
@@ -122,11 +92,10 @@ end
 
 --- Returns {along x, along y} from an odd number or two of them.
 function checks.kernel_size(who, name, v)
-  if type(v) == "number" then v = {v, v} end
-  v = wholes(who, name, v, {2}, "an odd integer or two, {along x, along y}")
+  v = checks.list(who, name, v, {2}, "side", "an odd integer or two, {along x, along y}")
   local wrong = lists.find(v, function(each) return each % 2 == 0 or each > 4095 end)
   if wrong then options.must_be(who, name, "odd and at most 4095", wrong) end
-  return {v[1], v[2]}
+  return {v[1], v[2] or v[1]}
 end
 
 --- Checks mean and std, each a number or a list for the channels; returns {0, means…, stds…} for image.normalize.
@@ -135,7 +104,7 @@ function checks.statistics(who, mean, std)
     if type(v) ~= "number" and not options.is_plain(v) then
       options.must_be(who, name, "a list of one number for each channel", v)
     end
-    return checks.channels(who, name, v)
+    return checks.per_channel(who, name, v)
   end
   mean, std = list("mean", mean), list("std", std)
   for i, v in ipairs(std) do
@@ -152,51 +121,21 @@ end
 -- ---- kinds of arguments
 
 options.kind("image", "image", function(who, _, v) return checks.check(who, v) end)
+options.kind("side", "integer from 1 to 2^24", function(who, name, v)
+  return options.arg(who, name, v, "integer(1, 2^24)")
+end)
 options.kind("sides", "integer or {height, width}", checks.sides)
-options.kind("channels", "number or list of one for each channel", checks.channels)
+options.kind("channels", "number or list of one for each channel", checks.per_channel)
 options.kind("border", "integer or list of 2 or 4", checks.padding)
 options.kind("odd_sizes", "odd integer or list of 2", checks.kernel_size)
 options.kind("dtype", "dtype", function(who, name, v) return core.dtype(options.arg(who, name, v, "string")) end)
 
+options.kind("range", "list of 2 numbers, {least, largest}", checks.range) -- from and to the kind's parameters
+options.kind("numbers", function(count) return ("list of %d numbers"):format(count) end, numbers)
+options.kind("angles", function(...) return "number or list of " .. table.concat({...}, " or ") end, checks.angles)
+
 -- The kind of a point in pixels from the upper left corner.
-options.kind("point", "list of 2 numbers, {x, y}", function(who, name, v)
-  return checks.list(who, name, options.arg(who, name, v, "table"), {2})
-end)
-
--- The kind of a number from `low` to `high`; either may be nil.
-options.kinds("finite", function(low, high)
-  local text = low and high and ("number from %g to %g"):format(low, high) or low and ("number ≥ %g"):format(low)
-  return text or "number", function(who, name, v) return checks.number(who, name, v, low, high) end
-end)
-
--- The kind of an integer from `low` (1) to `high`, if it is given.
-options.kinds("whole", function(low, high)
-  return high and ("integer from %d to %d"):format(low, high) or "integer", function(who, name, v)
-    return checks.whole(who, name, v, low, high)
-  end
-end)
-
--- The kind of a range {least, largest} from low to high.
-options.kinds("range", function(low, high)
-  return "list of 2 numbers, {least, largest}", function(who, name, v)
-    return checks.range(who, name, options.arg(who, name, v, "table"), low, high)
-  end
-end)
-
--- The kind of a list of `count` numbers from low to high.
-options.kinds("numbers", function(count, low, high)
-  return ("list of %d numbers"):format(count), function(who, name, v)
-    return checks.list(who, name, v, {count}, low, high)
-  end
-end)
-
--- The kind of angles, see checks.angles, one range or several.
-options.kinds("angles", function(...)
-  local counts = {...}
-  return "number or list of " .. table.concat(counts, " or "), function(who, name, v)
-    return checks.angles(who, name, v, counts)
-  end
-end)
+options.kind("point", "list of 2 numbers, {x, y}", function(who, name, v) return numbers(who, name, v, 2) end)
 
 -- ---- options that several transforms have
 

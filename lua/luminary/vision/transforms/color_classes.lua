@@ -69,7 +69,7 @@ transform "ColorJitter({brightness, contrast, saturation, hue})" {
       local v = self[kind]
       local middle, low, high = kind == "hue" and 0 or 1, kind == "hue" and -0.5 or 0, kind == "hue" and 0.5 or nil
       if type(v) == "number" then
-        checks.number("ColorJitter", kind, v, 0, high)
+        options.arg("ColorJitter", kind, v, high and "finite(0, 0.5)" or "finite(0)")
         v = {math.max(middle - v, low), middle + v}
       end
       if v ~= nil then
@@ -119,9 +119,9 @@ local function random(text, operation, help)
 end
 
 random("RandomInvert({p: probability = 0.5})", "invert", "Inverts the colors of an image with a given probability.")
-random("RandomPosterize(bits: whole(0, 8), {p: probability = 0.5})", "posterize",
+random("RandomPosterize(bits: integer(0, 8), {p: probability = 0.5})", "posterize",
   "Keeps the upper bits of each value of an image with a given probability.")
-random("RandomSolarize(threshold: finite(), {p: probability = 0.5})", "solarize",
+random("RandomSolarize(threshold: finite, {p: probability = 0.5})", "solarize",
   "Inverts all values of an image from a threshold on with a given probability.")
 random("RandomAutocontrast({p: probability = 0.5})", "autocontrast",
   "Maximizes the contrast of each channel of an image with a given probability.")

@@ -18,14 +18,14 @@ end
 
 --- Resizes an image to a given size.
 F.resize = signature.of("resize(img: image, size, {" .. checks.interpolation
-  .. ", max_size, antialias = true})", function(img, size, opts)
+  .. ", max_size: side, antialias = true})", function(img, size, opts)
   local h, w = images.size(img)
-  local checked, max_size = checks.resize_size("resize", size, opts.max_size)
-  local height, width = images.resized("resize", h, w, checked, max_size)
+  local checked = checks.resize_size("resize", size, opts.max_size)
+  local height, width = images.resized("resize", h, w, checked, opts.max_size)
   return images.resize(img, height, width, images.resize_mode(opts))
 end)
 
-local rectangle = "top: whole(-2^24), left: whole(-2^24), height: whole(), width: whole()"
+local rectangle = "top: integer(-2^24, 2^24), left: integer(-2^24, 2^24), height: side, width: side"
 
 --- Crops an image at a given location; a part beyond the image is 0.
 F.crop = signature.of("crop(img: image, " .. rectangle .. ")", function(...) return images.crop(...) end)
@@ -66,15 +66,14 @@ pixel_op("vertical_flip(img: image)", "flip", "Flips an image vertically.", {0, 
 pixel_op("vflip(img: image)", "flip", "Flips an image vertically; the same as vertical_flip.", {0, 1})
 
 --- Rotates an image counterclockwise by an angle in degrees.
-F.rotate = signature.of([[rotate(img: image, angle: finite(), {interpolation = "nearest" | "bilinear", expand = false,
+F.rotate = signature.of([[rotate(img: image, angle: finite, {interpolation = "nearest" | "bilinear", expand = false,
   center: point, fill: channels})]], function(...) return images.rotate(...) end)
 
 --- Applies an affine transformation to an image, keeping its center.
-F.affine = signature.of("affine(img: image, angle: finite(), translate: numbers(2), scale: finite(), shear, {"
+F.affine = signature.of("affine(img: image, angle: finite, translate: numbers(2), scale: above(0), shear, {"
   .. checks.mapping .. ", center: point})", function(img, angle, translate, scale, shear, opts)
   local who = "affine"
   if type(shear) == "number" then shear = {shear, 0} end
-  if scale <= 0 then options.must_be(who, "scale", "above 0", scale) end
   local m = images.affine_matrix(angle, translate, scale, checks.list(who, "shear", shear, {2}),
     images.from_middle(img, opts.center))
   return images.affine(img, m, opts)
@@ -83,12 +82,11 @@ end)
 --- Performs a perspective transformation of an image.
 F.perspective = signature.of([[perspective(img: image, startpoints, endpoints,
   {interpolation: "nearest" | "bilinear" = "bilinear", fill: channels,
-  coefficients: table})]], function(img, startpoints, endpoints, opts)
+  coefficients: numbers(8)})]], function(img, startpoints, endpoints, opts)
   local who = "perspective"
-  local coefficients
-  if opts.coefficients then
+  local coefficients = opts.coefficients
+  if coefficients then
     if startpoints or endpoints then fail("%s: points and coefficients are mutually exclusive", who) end
-    coefficients = checks.list(who, "coefficients", opts.coefficients, {8})
   else
     local points = {startpoints, endpoints}
     for i, name in ipairs {"startpoints", "endpoints"} do
@@ -115,11 +113,11 @@ for operation, about in pairs {
   local range = operation == "hue" and "-0.5, 0.5" or "0"
   pixel_op(("adjust_%s(img: image, factor: finite(%s))"):format(operation, range), operation, about .. " of an image.")
 end
-pixel_op("adjust_gamma(img: image, gamma: finite(0), gain: finite() = 1)", "gamma",
+pixel_op("adjust_gamma(img: image, gamma: finite(0), gain: finite = 1)", "gamma",
   "Performs gamma correction of an image, gain * img ^ gamma.")
 pixel_op("invert(img: image)", "invert", "Inverts the colors of an image.")
-pixel_op("posterize(img: image, bits: whole(0, 8))", "posterize", "Keeps the upper bits of each value of an image.")
-pixel_op("solarize(img: image, threshold: finite())", "solarize", "Inverts all values of an image from a threshold on.")
+pixel_op("posterize(img: image, bits: integer(0, 8))", "posterize", "Keeps the upper bits of each value of an image.")
+pixel_op("solarize(img: image, threshold: finite)", "solarize", "Inverts all values of an image from a threshold on.")
 pixel_op("autocontrast(img: image)", "autocontrast", "Maximizes the contrast of each channel of an image.")
 
 --- Equalizes the histogram of each channel of an image.
@@ -131,11 +129,8 @@ F.gaussian_blur = signature.of("gaussian_blur(img: image, kernel_size: odd_sizes
   local sigma = opts.sigma
   if sigma == nil then sigma = {size[1] * 0.15 + 0.35, size[2] * 0.15 + 0.35} end
   if type(sigma) == "number" then sigma = {sigma, sigma} end
-  sigma = checks.list(who, "sigma", sigma, {1, 2})
+  sigma = checks.list(who, "sigma", sigma, {1, 2}, "above(0)")
   sigma[2] = sigma[2] or sigma[1]
-  for i = 1, 2 do
-    if sigma[i] <= 0 then options.must_be(who, "sigma", "above 0", sigma[i]) end
-  end
   return images.blur(img, size, sigma)
 end)
 
@@ -166,7 +161,7 @@ F.to_tensor = signature.of("to_tensor(img: image)", function(img)
 end)
 
 --- Erases a rectangle of a copy of an image with given values.
-F.erase = signature.of([[erase(img: image, i: whole(0), j: whole(0), h: whole(), w: whole(),
+F.erase = signature.of([[erase(img: image, i: integer(0, 2^24), j: integer(0, 2^24), h: side, w: side,
   v)]], function(img, i, j, h, w, v)
   local height, width = images.size(img)
   if i + h > height or j + w > width then
@@ -178,7 +173,7 @@ F.erase = signature.of([[erase(img: image, i: whole(0), j: whole(0), h: whole(),
   if core.is_tensor(v) then
     part:copy_(v:expand(part.shape))
   else
-    part:fill_(checks.number("erase", "v", v))
+    part:fill_(options.arg("erase", "v", v, "finite"))
   end
   return copy
 end)

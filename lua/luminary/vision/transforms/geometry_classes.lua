@@ -20,9 +20,9 @@ local function decode(encoded, opts, part, height, width, scaled)
 end
 
 local Resize = transform("Resize(size: any?, {" .. checks.interpolation
-  .. ", max_size, antialias = true, scaled = true})") {
+  .. ", max_size: side, antialias = true, scaled = true})") {
   after_init = function(self)
-    self.size, self.max_size = checks.resize_size("Resize", self.size, self.max_size)
+    self.size = checks.resize_size("Resize", self.size, self.max_size)
     self.mode = images.resize_mode(self)
   end,
   apply = function(self, x, out)
@@ -245,7 +245,7 @@ transform [[RandomErasing({p: probability = 0.5, scale: range(0, 1) = {0.02, 0.3
     if type(value) ~= "number" and (not options.is_plain(value) or #value == 0) then
       options.must_be("RandomErasing", "value", "a number, a list of one for each channel, or 'random'", value)
     end
-    self.value = checks.channels("RandomErasing", "value", value)
+    self.value = checks.per_channel("RandomErasing", "value", value)
   end,
   apply = function(self, x, out)
     local height, width, channels = images.size(x)

@@ -119,13 +119,13 @@ function images.pad(x, by, mode, fill, out)
       options.fail("pad: negative padding must leave a pixel of an image of %d x %d, got {%d, %d, %d, %d}", h, w,
         unpack(by))
     end
-    local function cut(image)
+    local function crop_image(image)
       local height, width = images.size(image)
       return image:narrow(-2, math.max(1 - by[2], 1), height + rows):narrow(-1, math.max(1 - by[1], 1), width + columns)
     end
     -- Let "reflect", but not "symmetric", mirror the pixels that are cut off, as in torchvision.
-    if mode == "reflect" then return cut(images.pad(x, rest, mode, fill)) end
-    return images.pad(cut(x), rest, mode, fill, out)
+    if mode == "reflect" then return crop_image(images.pad(x, rest, mode, fill)) end
+    return images.pad(crop_image(x), rest, mode, fill, out)
   end
   if mode == "constant" and h * w == 0 then return filled(x, h + by[2] + by[4], w + by[1] + by[3], fill) end
   return run("pad", x, {by[1], by[2], by[3], by[4], borders[mode], unpack(fill or {0})}, out)
@@ -160,11 +160,11 @@ end
 
 --- Returns top and left of a crop of height x width at the center of h x w, which may be smaller.
 function images.center(h, w, height, width)
-  local function first(size, wanted)
+  local function crop_offset(size, wanted)
     if wanted > size then return -math.floor((wanted - size) / 2) end
     return images.round((size - wanted) / 2)
   end
-  return first(h, height), first(w, width)
+  return crop_offset(h, height), crop_offset(w, width)
 end
 
 -- ---- resize

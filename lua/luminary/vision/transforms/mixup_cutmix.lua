@@ -36,7 +36,7 @@ end
 -- Returns each sample's predecessor; the first one's is the last.
 local function rolled(x) return x:roll(1, 1) end
 
-local function mixed(x, lam) return x * lam + rolled(x) * (1 - lam) end
+local function mixed_with_rolled(x, lam) return x * lam + rolled(x) * (1 - lam) end
 
 -- Returns labels [N] from 1, or labels that already are [N, classes], as floats for each class.
 local function one_hot(self, labels, n)
@@ -65,10 +65,8 @@ end
 local function define(name)
   local new = class.define(name, base.list.Transform)
   base.list[name] = new
-  new.of_batch, new.shows = true, name .. "({alpha: finite() = 1, num_classes: count})"
-  new.init = signature.fields(new.shows, function(self)
-    if self.alpha <= 0 then options.must_be(name, "alpha", "above 0", self.alpha) end
-  end)
+  new.of_batch, new.shows = true, name .. "({alpha: above(0) = 1, num_classes: count})"
+  new.init = signature.fields(new.shows)
   return new
 end
 
@@ -82,7 +80,7 @@ function MixUp:forward(x, labels)
   if not core.is_floating_point(x) then fail("MixUp: images must be floating, got %s", x.dtype) end
   labels = one_hot(self, labels, x.shape[1])
   local lam = beta(self.alpha)
-  return mixed(x, lam), mixed(labels, lam)
+  return mixed_with_rolled(x, lam), mixed_with_rolled(labels, lam)
 end
 
 --- transforms.CutMix([{alpha = 1, num_classes}]): Applies CutMix to a batch of images and its labels. Yun et al.,
@@ -101,8 +99,8 @@ function CutMix:forward(x, labels)
   local top, bottom = math.max(at_y - half_h, 0), math.min(at_y + half_h, h)
   local y = x:clone()
   if right > left and bottom > top then
-    local function part(t) return t:narrow(-2, top + 1, bottom - top):narrow(-1, left + 1, right - left) end
-    part(y):copy_(rolled(part(x)))
+    local function cropped_part(t) return t:narrow(-2, top + 1, bottom - top):narrow(-1, left + 1, right - left) end
+    cropped_part(y):copy_(rolled(cropped_part(x)))
   end
-  return y, mixed(labels, 1 - (right - left) * (bottom - top) / (w * h))
+  return y, mixed_with_rolled(labels, 1 - (right - left) * (bottom - top) / (w * h))
 end

@@ -12,7 +12,7 @@ local function sheared(x, shear, how, out)
   return images.affine(x, m, how, nil, nil, out)
 end
 
-local function moved(x, translate, how, out)
+local function translated(x, translate, how, out)
   return images.affine(x, images.affine_matrix(0, translate, 1, {0, 0}, {0, 0}), how, nil, nil, out)
 end
 
@@ -26,8 +26,8 @@ local ops = {
   {"Identity", false, function(x) return x end},
   {"ShearX", true, function(x, v, how, out) return sheared(x, {math.deg(math.atan(v)), 0}, how, out) end},
   {"ShearY", true, function(x, v, how, out) return sheared(x, {0, math.deg(math.atan(v))}, how, out) end},
-  {"TranslateX", true, function(x, v, how, out) return moved(x, {toward_zero(v), 0}, how, out) end},
-  {"TranslateY", true, function(x, v, how, out) return moved(x, {0, toward_zero(v)}, how, out) end},
+  {"TranslateX", true, function(x, v, how, out) return translated(x, {toward_zero(v), 0}, how, out) end},
+  {"TranslateY", true, function(x, v, how, out) return translated(x, {0, toward_zero(v)}, how, out) end},
   {"Rotate", true, function(x, v, how, out) return images.rotate(x, v, how, out) end},
   {"Brightness", true, adjusted "brightness"},
   {"Color", true, adjusted "saturation"},

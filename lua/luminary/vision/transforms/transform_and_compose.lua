@@ -23,10 +23,10 @@ Transform.__missing = {
   get_params = "T.functional has functions of given numbers: T.functional.crop(x, top, left, height, width)",
 }
 
-local function shown(v)
+local function python_text(v)
   if type(v) == "boolean" then return v and "True" or "False" end
   if type(v) ~= "table" then return tostring(v) end
-  local list = lists.map(v, shown)
+  local list = lists.map(v, python_text)
   return #list == 1 and list[1] or "(" .. table.concat(list, ", ") .. ")"
 end
 
@@ -34,7 +34,7 @@ end
 function Transform:repr()
   local list = {}
   for _, row in ipairs(self.shows and signature.parse(self.shows).rows or {}) do
-    if self[row[1]] ~= nil then list[#list + 1] = row[1] .. "=" .. shown(self[row[1]]) end
+    if self[row[1]] ~= nil then list[#list + 1] = row[1] .. "=" .. python_text(self[row[1]]) end
   end
   return ("%s(%s)"):format(self.__name, table.concat(list, ", "))
 end
@@ -55,14 +55,14 @@ end
 
 -- The forward methods that transform one image at a time, by _apply; a user's class may have another.
 local image_wise = {[Transform.forward] = true}
-local function by_image(part)
+local function takes_one_image(part)
   return type(part) ~= "function" and class.is(part, Transform) and part._apply ~= nil
     and image_wise[part.forward] == true
 end
 
 --- t:takes_batches(): Returns whether t(batch) of a batch [N, C, H, W] equals the results for its images in sequence,
 --- random numbers included. Datasets then transform all images of a batch at once. A custom transform may define it.
-function Transform:takes_batches() return by_image(self) and self.each_image ~= false end
+function Transform:takes_batches() return takes_one_image(self) and self.each_image ~= false end
 
 local transforms = {Transform = Transform}
 
@@ -116,7 +116,7 @@ local Container = class.define("Container", Transform)
 function Container:set_parts(list)
   self.transforms = parts_of(self.__name, list)
   self.each_image = lists.every(self.transforms, function(part)
-    return by_image(part) and part.each_image ~= false
+    return takes_one_image(part) and part.each_image ~= false
   end)
   self.of_batch = lists.find(self.transforms, function(part)
     return type(part) ~= "function" and part.of_batch
@@ -127,20 +127,20 @@ end
 
 --- Returns the container's text with its transforms, one a line.
 function Container:repr()
-  local lines = {self.p and "  p=" .. shown(self.p)}
+  local lines = {self.p and "  p=" .. python_text(self.p)}
   for _, part in ipairs(self.transforms) do lines[#lines + 1] = "  " .. tostring(part):gsub("\n", "\n  ") end
   return self.__name .. "(\n" .. table.concat(lines, "\n") .. "\n)"
 end
 
 -- Returns the one value that a part makes of an image.
 local function apply_part(part, x, out)
-  if by_image(part) then return part:_apply(checks.check(part.__name, x), out) end
+  if takes_one_image(part) then return part:_apply(checks.check(part.__name, x), out) end
   return results_as_list.of_sample(type(part) == "function" and "a function among transforms" or part.__name, part(x))
 end
 
 -- Applies one part to its arguments: functions and modules take only the image.
 local function whole(part, ...)
-  if by_image(part) then return part:forward(...) end
+  if takes_one_image(part) then return part:forward(...) end
   local alone = type(part) == "function" or not class.is(part, Transform) or select("#", ...) == 1
   if alone then return apply_part(part, (...)), select(2, ...) end
   return part(...)
@@ -178,7 +178,7 @@ local function chain(self, first, x, out)
     else
       y = apply_part(part, x, i == last and out or nil)
     end
-    local ours = by_image(part) and part.ours
+    local ours = takes_one_image(part) and part.ours
     if y ~= x then
       if own and ours and core.is_tensor(y) then x:free() end
       own = ours
@@ -198,10 +198,10 @@ function Compose:init(list)
   self.draws = false
   self.fused = {}
   for i, part in ipairs(self.transforms) do
-    self.draws = self.draws or by_image(part) and part.draws or false
+    self.draws = self.draws or takes_one_image(part) and part.draws or false
     local following = self.transforms[i + 1]
-    self.fused[i] = following ~= nil and by_image(part) and part.scales_to == "float32"
-      and by_image(following) and following._apply_scaled ~= nil
+    self.fused[i] = following ~= nil and takes_one_image(part) and part.scales_to == "float32"
+      and takes_one_image(following) and following._apply_scaled ~= nil
   end
 end
 
@@ -219,7 +219,7 @@ image_wise[Container.forward], image_wise[Compose.forward] = true, true
 --- transforms it.
 function Compose:from_encoded(encoded, opts)
   local first = self.transforms[1]
-  if by_image(first) and first.from_encoded then
+  if takes_one_image(first) and first.from_encoded then
     local x = first:from_encoded(encoded, opts)
     if self.each_image then return chain(self, 2, x) end
     return each_whole(self, 2, x)
@@ -269,7 +269,7 @@ RandomChoice.init = signature.of("RandomChoice(list, {p: table})", function(self
   local p = opts.p
   self.sums = {}
   local total = 0
-  p = p and checks.list("RandomChoice", "p", p, {n}, 0)
+  p = p and checks.list("RandomChoice", "p", p, {n}, "finite(0)")
   self.p = p
   for i = 1, n do
     total = total + (p and p[i] or 1)
@@ -296,11 +296,11 @@ function RandomOrder:_apply(x, _)
   return x
 end
 
-local function in_order(self, order, at, ...)
+local function apply_in_order(self, order, at, ...)
   if at > #order then return ... end
-  return in_order(self, order, at + 1, whole(self.transforms[order[at]], ...))
+  return apply_in_order(self, order, at + 1, whole(self.transforms[order[at]], ...))
 end
 
-function RandomOrder:_whole(...) return in_order(self, draw.order(#self.transforms), 1, ...) end
+function RandomOrder:_whole(...) return apply_in_order(self, draw.order(#self.transforms), 1, ...) end
 
 return {list = transforms, define = define}

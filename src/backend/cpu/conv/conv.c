@@ -13,6 +13,7 @@
 #include "base/environment_variable.h"
 #include "base/log.h"
 #include "base/message.h"
+#include "op_args_convolution.h"
 #include "op_ids.h"
 
 typedef enum mode { AUTO, DIRECT, WINOGRAD, ONEDNN } mode;
@@ -77,7 +78,7 @@ static lm_status convolve(const lm_conv_job *job, bool *done_) {
 }
 
 /* Sets *out to t, retained, or to a copy of it in another dtype or layout; the caller releases it. */
-static lm_status prepare(lm_tensor *t, lm_dtype dtype, lm_format format, lm_tensor **out) {
+static lm_status prepare_conv_tensor(lm_tensor *t, lm_dtype dtype, lm_format format, lm_tensor **out) {
   if (!t) return LM_OK;
   if (t->dtype == dtype && (format == LM_CHANNELS_LAST ? lm_is_channels_last(t) : lm_is_contiguous(t))) {
     *out = lm_retain(t);
@@ -101,17 +102,17 @@ static lm_status convolve_in(const lm_conv_call *c, lm_dtype dtype, bool *done_)
   for (int i = 0; i < 3; i++) {
     lm_format format = i == 1 || (i == 0 && job.x_planar) ? LM_CONTIGUOUS : LM_CHANNELS_LAST;
     if (i != written)
-      NEED(prepare(c->t[i], dtype, format, in[i]));
+      NEED(prepare_conv_tensor(c->t[i], dtype, format, in[i]));
     else if (result->dtype == dtype && (!job.x_planar || i != 0 || lm_is_contiguous(result)))
       *in[i] = lm_retain(result);
     else
       NEED(lm_tensor_empty(dtype, result->device, 4, result->size, format, in[i]));
   }
-  NEED(prepare(c->bias, dtype, LM_CONTIGUOUS, &bias));
+  NEED(prepare_conv_tensor(c->bias, dtype, LM_CONTIGUOUS, &bias));
   job.x = x->data, job.w = w->data, job.y = y->data;
   job.weight = w;
   job.bias = bias ? bias->data : NULL;
-  NEED(prepare(c->other, dtype, LM_CHANNELS_LAST, &other));
+  NEED(prepare_conv_tensor(c->other, dtype, LM_CHANNELS_LAST, &other));
   job.end = (lm_epilogue){job.y, c->shape.k, other ? (const float *)other->data : NULL, c->activation, c->low, c->high};
   job.finishes = c->finishes;
   NEED(convolve(&job, done_));
@@ -128,15 +129,15 @@ static lm_status convolve_op(lm_op_id op, const void *args, lm_tensor *const *ou
   return done_ ? LM_OK : convolve_in(&call, dtype == LM_F64 ? LM_F64 : LM_F32, &done_);
 }
 
-lm_status lm_cpu_conv2d(const void *args, lm_tensor *const *out) { return convolve_op(LM_OP_conv2d, args, out); }
-lm_status lm_cpu_conv2d_with_epilogue(const void *args, lm_tensor *const *out) {
+lm_status lm_cpu_conv2d(const lm_conv2d_args *a, lm_tensor *const *out) { return convolve_op(LM_OP_conv2d, a, out); }
+lm_status lm_cpu_conv2d_with_epilogue(const lm_conv2d_with_epilogue_args *a, lm_tensor *const *out) {
   if (out[0]->dtype != LM_F32)
     return lm_fail_dtype("conv2d_with_epilogue", "x", "float32", lm_dtype_name(out[0]->dtype));
-  return convolve_op(LM_OP_conv2d_with_epilogue, args, out);
+  return convolve_op(LM_OP_conv2d_with_epilogue, a, out);
 }
-lm_status lm_cpu_conv2d_input(const void *args, lm_tensor *const *out) {
-  return convolve_op(LM_OP_conv2d_input, args, out);
+lm_status lm_cpu_conv2d_input(const lm_conv2d_input_args *a, lm_tensor *const *out) {
+  return convolve_op(LM_OP_conv2d_input, a, out);
 }
-lm_status lm_cpu_conv2d_weight(const void *args, lm_tensor *const *out) {
-  return convolve_op(LM_OP_conv2d_weight, args, out);
+lm_status lm_cpu_conv2d_weight(const lm_conv2d_weight_args *a, lm_tensor *const *out) {
+  return convolve_op(LM_OP_conv2d_weight, a, out);
 }

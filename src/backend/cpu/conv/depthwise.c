@@ -1,8 +1,9 @@
-/* Computes depthwise convolutions of float32, with as many groups as channels in and out. Threads share lines, or
- * blocks of channels where an image has few lines. For the weights' gradient, pixels of a line whose taps are all
- * inside the image are read side by side, pixels at its edges one at a time; it is summed in parts of lines, the same
- * for any number of threads. Planes [n, c, h, w] are packed into panels, pixels of some channels, for a band of lines
- * and a block of channels at a time. */
+/* Computes depthwise convolutions of float32, with as many groups as channels in and out, and those whose groups have
+ * 2, 4, … channels in and out, up to a register's; a tap of these is a tap for each channel of the group. Threads share
+ * lines, or blocks of channels where an image has few lines. For the weights' gradient, pixels of a line whose taps are
+ * all inside the image are read side by side, pixels at its edges one at a time; it is summed in parts of lines, the
+ * same for any number of threads. Planes [n, c, h, w] are packed into panels, pixels of some channels, for a band of
+ * lines and a block of channels at a time. */
 #include <string.h>
 
 #include "backend/cpu/conv/grid.h"
@@ -13,7 +14,9 @@
 
 bool lm_depthwise_takes(const lm_conv_job *job) {
   const lm_conv_shape *s = &job->shape;
-  return job->dtype == LM_F32 && s->groups > 1 && s->groups == s->c && s->c == s->k;
+  const int64_t group = s->c / s->groups;
+  return job->dtype == LM_F32 && s->groups > 1 && s->c == s->k && group > 0 && (group & (group - 1)) == 0 &&
+         group <= lm_min(8, LM_ISA_PICK(lm_depthwise_loops)->width);
 }
 
 typedef struct plan {
@@ -21,8 +24,9 @@ typedef struct plan {
   const lm_conv_shape *s;
   lm_conv_images from, to;
   lm_conv_grid grid;
+  int64_t group, taps;      /* channels of a group; kh group kw */
   int64_t parts, cuts;      /* cuts: blocks of channels that are computed side by side */
-  float *weights;           /* [parts, kh kw, c]: transposed weights; sums of gradients */
+  float *weights;           /* [parts, kh, group, kw, c]: transposed weights; sums of gradients */
   int64_t band, rows_bytes; /* for planes: lines of a band; bytes of the lines that it reads */
 } plan;
 
@@ -36,12 +40,12 @@ typedef struct view {
   int64_t pixel, c0, channels;
 } view;
 
-static int64_t lists_bytes(const lm_conv_shape *s) {
-  return lm_round_up(s->kh * (int64_t)(sizeof(int64_t) + sizeof(float *)), 64);
+static int64_t lists_bytes(const plan *p) {
+  return lm_round_up(p->s->kh * p->group * (int64_t)(sizeof(int64_t) + sizeof(float *)), 64);
 }
 
 /* Returns the taps of a position `at` that are inside an image of `size`; they are consecutive. */
-static lm_taps inside(lm_taps t, int64_t at, int64_t size) {
+static lm_taps taps_inside(lm_taps t, int64_t at, int64_t size) {
   int64_t first = 0, last = t.count;
   while (first < last && at + t.first + first * t.step < 0) first++;
   while (last > first && at + t.first + (last - 1) * t.step >= size) last--;
@@ -53,19 +57,22 @@ static lm_taps inside(lm_taps t, int64_t at, int64_t size) {
 static void compute_pixels(const plan *p, const view *v, int64_t line, int64_t j, int64_t pixels, float *weights) {
   const lm_conv_shape *s = p->s;
   const int64_t i = line % p->grid.h, n = line / p->grid.h, y = i * p->grid.from_step[0], x = j * p->grid.from_step[1];
-  const lm_taps rows = inside(p->grid.rows, y, p->from.h), all = p->grid.columns;
-  const lm_taps columns = p->job->pass == LM_CONV_WEIGHT ? inside(all, x, p->from.w) : all;
+  const lm_taps rows = taps_inside(p->grid.rows, y, p->from.h), all = p->grid.columns;
+  const lm_taps columns = p->job->pass == LM_CONV_WEIGHT ? taps_inside(all, x, p->from.w) : all;
+  const int64_t group = p->group, count = rows.count * group;
   int64_t *offset = lm_scratch();
-  float **weight = (float **)(offset + s->kh);
-  for (int64_t r = 0; r < rows.count; r++) {
-    offset[r] = ((y + rows.first + r * rows.step) * p->from.w + x + columns.first) * v->pixel;
-    weight[r] = weights + ((rows.index + r * rows.index_step) * s->kw + columns.index) * s->c + v->c0;
+  float **weight = (float **)(offset + s->kh * group);
+  for (int64_t i = 0; i < count; i++) {
+    const int64_t r = i / group, row = (rows.index + r * rows.index_step) * group + i % group;
+    offset[i] = ((y + rows.first + r * rows.step) * p->from.w + x + columns.first) * v->pixel;
+    weight[i] = weights + (row * s->kw + columns.index) * s->c + v->c0;
   }
   const bool cached = (p->from.h * p->from.w + p->to.h * p->to.w) * s->c <= CACHED / (int64_t)sizeof(float);
   const int64_t to_y = p->grid.first[0] + i * p->grid.step[0], to_x = p->grid.first[1] + j * p->grid.step[1];
   const lm_depthwise_pixels job = {.channels = v->channels,
                                    .pixels = pixels,
-                                   .rows = rows.count,
+                                   .rows = count,
+                                   .group = group,
                                    .taps = columns.count,
                                    .left = x + columns.first,
                                    .width = p->from.w,
@@ -79,7 +86,7 @@ static void compute_pixels(const plan *p, const view *v, int64_t line, int64_t j
                                    .to = (float *)p->to.data + ((n * p->to.h + to_y) * p->to.w + to_x) * s->c + v->c0,
                                    .to_step = p->grid.step[1] * s->c,
                                    .bias = p->job->bias ? (const float *)p->job->bias + v->c0 : NULL,
-                                   .next = rows.count > 0 ? offset[rows.count - 1] + p->from.w * v->pixel : 0,
+                                   .next = count > 0 ? offset[count - 1] + p->from.w * v->pixel : 0,
                                    .next_lines = p->job->x_planar || cached ? 0 : p->grid.from_step[0],
                                    .next_step = p->from.w * v->pixel,
                                    .stride = p->grid.from_step[1],
@@ -114,7 +121,7 @@ static void compute_planes(const plan *p, int64_t line, int64_t end, float *weig
   const int64_t bottom = (end - 1) % p->grid.h * step + t->first + (t->count - 1) * t->step + 1;
   const int64_t from = lm_min(lm_max(top, 0), p->from.h), to = lm_max(from, lm_min(bottom, p->from.h));
   const int64_t pixels = (to - from) * p->from.w;
-  float *panels = (float *)((char *)lm_scratch() + lists_bytes(s));
+  float *panels = (float *)((char *)lm_scratch() + lists_bytes(p));
   for (int64_t block = 0; block < s->c; block += BLOCK) {
     const int64_t channels = lm_min(BLOCK, s->c - block);
     loops->pack(panels, (const float *)p->from.data + (n * s->c + block) * plane + from * p->from.w, 1, plane, pixels,
@@ -166,7 +173,7 @@ static void compute_bands(void *ctx, int64_t first, int64_t last) {
 
 static void compute_parts(void *ctx, int64_t first, int64_t last) {
   const plan *p = ctx;
-  const int64_t lines = p->s->n * p->grid.h, weights = p->s->kh * p->s->kw * p->s->c;
+  const int64_t lines = p->s->n * p->grid.h, weights = p->taps * p->s->c;
   for (int64_t part = first; part < last; part++) {
     float *sums = p->weights + part * weights;
     memset(sums, 0, (size_t)weights * sizeof(float));
@@ -174,27 +181,42 @@ static void compute_parts(void *ctx, int64_t first, int64_t last) {
   }
 }
 
-/* Sums the parts of channels first .. last - 1 of w's gradient [c, kh kw]. */
+/* Returns where w [c, group, kh, kw] has the weight of tap t of p->weights and channel i of the results. */
+static float *weight_at(const plan *p, int64_t t, int64_t i) {
+  const lm_conv_shape *s = p->s;
+  const int64_t row = t / s->kw, other = i ^ row % p->group;
+  const int64_t k = p->job->pass == LM_CONV_INPUT ? other : i,
+                c = (p->job->pass == LM_CONV_INPUT ? i : other) % p->group;
+  return (float *)p->job->w + ((k * p->group + c) * s->kh + row / p->group) * s->kw + t % s->kw;
+}
+
+/* Sums the parts of channels first .. last - 1 of w's gradient. */
 static void finish_weights(void *ctx, int64_t first, int64_t last) {
   const plan *p = ctx;
-  const int64_t taps = p->s->kh * p->s->kw, c = p->s->c;
-  for (int64_t t = 0; t < taps; t++)
+  for (int64_t t = 0; t < p->taps; t++)
     for (int64_t i = first; i < last; i++) {
       float sum = 0;
-      for (int64_t part = 0; part < p->parts; part++) sum += p->weights[(part * taps + t) * c + i];
-      ((float *)p->job->w)[i * taps + t] = sum;
+      for (int64_t part = 0; part < p->parts; part++) sum += p->weights[(part * p->taps + t) * p->s->c + i];
+      *weight_at(p, t, i) = sum;
     }
 }
 
 /* Estimates one thread's nanoseconds: pixels are read, and taps multiplied. */
-static double work_of(const lm_conv_shape *s) {
-  return (double)(s->n * s->c) * ((double)(s->h * s->w) / 16 + (double)(s->oh * s->ow * s->kh * s->kw) / 32);
+static double depthwise_ns(const plan *p) {
+  const lm_conv_shape *s = p->s;
+  return (double)(s->n * s->c) * ((double)(s->h * s->w) / 16 + (double)(s->oh * s->ow * p->taps) / 32);
 }
 
-/* Transposes w [c, kh kw] by way of a panel behind the weights. */
+/* Transposes w of groups of several channels. */
+static void transpose_grouped_weights(const plan *p) {
+  for (int64_t t = 0; t < p->taps; t++)
+    for (int64_t i = 0; i < p->s->c; i++) p->weights[t * p->s->c + i] = *weight_at(p, t, i);
+}
+
+/* Transposes w of groups of one channel by way of a panel behind the weights. */
 static void transpose_weights(const plan *p) {
   const struct lm_panel_loops *loops = LM_ISA_PICK(lm_panel_loops_F32);
-  const int64_t taps = p->s->kh * p->s->kw, c = p->s->c;
+  const int64_t taps = p->taps, c = p->s->c;
   float *panel = p->weights + taps * c;
   for (int64_t i = 0; i < c; i += loops->width) {
     const int64_t n = lm_min(loops->width, c - i);
@@ -206,16 +228,15 @@ static void transpose_weights(const plan *p) {
 
 static lm_status compute(plan *p, lm_prepack *weights) {
   const lm_conv_shape *s = p->s;
-  const int64_t all = s->kh * s->kw;
-  const size_t scratch = (size_t)(lists_bytes(s) + p->rows_bytes);
-  const double pixels = work_of(s);
+  const size_t scratch = (size_t)(lists_bytes(p) + p->rows_bytes);
+  const double pixels = depthwise_ns(p);
   int64_t grids[2];
   p->grid = lm_conv_grid_of(p->job, 0, 0);
   if (p->job->pass == LM_CONV_WEIGHT) {
     NEED(lm_parallel(p->parts, pixels, scratch, compute_parts, p));
-    return lm_parallel(s->c, (double)(p->parts * all * s->c), 0, finish_weights, p);
+    return lm_parallel(s->c, (double)(p->parts * p->taps * s->c), 0, finish_weights, p);
   }
-  if (!weights->is_ready) transpose_weights(p);
+  if (!weights->is_ready) (p->group > 1 ? transpose_grouped_weights : transpose_weights)(p);
   lm_prepack_put(weights);
   lm_conv_grids(p->job, grids);
   for (int64_t i = 0; i < grids[0]; i++)
@@ -233,20 +254,22 @@ static lm_status compute(plan *p, lm_prepack *weights) {
 lm_status lm_depthwise_conv(const lm_conv_job *job) {
   const lm_conv_shape *s = &job->shape;
   plan p = {.job = job, .s = s, .from = lm_conv_source(job), .to = lm_conv_target(job), .parts = 1, .band = 1};
+  p.group = s->c / s->groups, p.taps = s->kh * p.group * s->kw;
   if (job->x_planar) { /* bands have as many lines as the L2 cache holds */
     const int64_t span = (s->kh - 1) * s->dilation[0] + 1,
                   row = s->w * lm_round_up(BLOCK, LM_ISA_PICK(lm_panel_loops_F32)->width) * (int64_t)sizeof(float);
     p.band = lm_max(1, lm_min(s->oh, (BAND_BYTES / lm_max(1, row) - span) / s->stride[0] + 1));
     if (job->pass == LM_CONV_FORWARD) {
-      const int64_t pieces = lm_cpu_pieces(lm_threads_for(work_of(s)));
+      const int64_t pieces = lm_cpu_pieces(lm_threads_for(depthwise_ns(&p)));
       p.band = lm_max(1, lm_min(p.band, s->n * s->oh / pieces));
     }
     p.rows_bytes = lm_min(s->h, (p.band - 1) * s->stride[0] + span) * row;
   }
   if (job->pass == LM_CONV_WEIGHT)
     p.parts = lm_max(1, lm_min(lm_min(PARTS, s->n * s->oh), s->n * s->oh * s->ow / PART_PIXELS));
-  const int64_t floats = s->kh * s->kw * (p.parts * s->c + LM_ISA_PICK(lm_panel_loops_F32)->width);
-  const lm_prepack_key key = {job->w, {LM_PREPACK_DEPTHWISE, s->c, s->kh, s->kw}};
+  const int64_t floats = p.taps * (p.parts * s->c + LM_ISA_PICK(lm_panel_loops_F32)->width);
+  const int64_t form = p.group > 1 && job->pass == LM_CONV_INPUT ? -p.group : p.group;
+  const lm_prepack_key key = {job->w, {LM_PREPACK_DEPTHWISE, s->c, s->kh, s->kw, form}};
   LM_PREPACK weights = {0};
   NEED(lm_prepack_take(job->pass == LM_CONV_WEIGHT ? NULL : job->weight, &key, (size_t)floats * sizeof(float),
                        &weights));

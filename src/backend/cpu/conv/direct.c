@@ -44,11 +44,11 @@ typedef struct plan {
   const int64_t *position; /* index of each tap among those of all grids; -1: no grid reaches it */
 } plan;
 
-static int64_t rows_of(const plan *p) { return p->job->shape.n * p->grid.h * p->grid.w; }
-static int64_t panels_of(const plan *p) { return lm_ceil_div(p->columns, p->loops->width); }
-static int64_t group_step(const plan *p) { return panels_of(p) * p->panel_step; }
-static int64_t taps_of(const lm_conv_grid *g) { return g->rows.count * g->columns.count; }
-static double work_of(const lm_conv_shape *s, int64_t size) {
+static int64_t output_rows(const plan *p) { return p->job->shape.n * p->grid.h * p->grid.w; }
+static int64_t weight_panels(const plan *p) { return lm_ceil_div(p->columns, p->loops->width); }
+static int64_t group_step(const plan *p) { return weight_panels(p) * p->panel_step; }
+static int64_t filter_taps(const lm_conv_grid *g) { return g->rows.count * g->columns.count; }
+static double direct_conv_ns(const lm_conv_shape *s, int64_t size) {
   return (double)(s->n * s->oh * s->ow) * (double)(s->k * (s->c / s->groups) * s->kh * s->kw) * (double)size / 160;
 }
 
@@ -212,7 +212,7 @@ static void place_results(const plan *p, int64_t first, int64_t last, int64_t sk
 
 /* Returns roughly the memory that the n rows from `row` on read, and its bytes: 0 if a stride skips lines. */
 static const char *source_of(const plan *p, int64_t row, int64_t n, int64_t *bytes) {
-  const int64_t rows = rows_of(p), all = p->job->shape.n * p->from.h * p->from.w;
+  const int64_t rows = output_rows(p), all = p->job->shape.n * p->from.h * p->from.w;
   const int64_t pixel = p->from.c * p->size, last = lm_min(row + n, rows);
   const double pixels = (double)all / (double)rows;
   const bool skips = p->job->pass != LM_CONV_INPUT && p->job->shape.kh < p->job->shape.stride[0];
@@ -240,7 +240,7 @@ static void compute_rows(const plan *p, int64_t group, int64_t first, int64_t la
   const lm_conv_job *job = p->job;
   const lm_conv_grid *g = &p->grid;
   const int64_t width = p->loops->width, column = first_panel * width, channel = group * p->columns + column;
-  const int64_t tiles = tiles_of(p, last - first), rows = taps_of(g) * p->depth;
+  const int64_t tiles = tiles_of(p, last - first), rows = filter_taps(g) * p->depth;
   char *copies = lm_scratch();
   lm_gathered_run *runs = (lm_gathered_run *)(copies + copies_bytes(p));
   int64_t *count = (int64_t *)(runs + tiles * most_runs(p)), bytes;
@@ -279,7 +279,7 @@ static void compute_rows(const plan *p, int64_t group, int64_t first, int64_t la
 
 static void compute_blocks(void *ctx, int64_t first, int64_t last) {
   const plan *p = ctx;
-  const int64_t units = p->blocks * p->cuts, rows = rows_of(p), panels = panels_of(p), tile = p->loops->tile;
+  const int64_t units = p->blocks * p->cuts, rows = output_rows(p), panels = weight_panels(p), tile = p->loops->tile;
   const int64_t tiles = lm_ceil_div(rows, tile);
   for (int64_t i = first; i < last; i++) {
     const int64_t group = i / units, block = i % units / p->cuts, cut = i % p->cuts;
@@ -291,11 +291,11 @@ static void compute_blocks(void *ctx, int64_t first, int64_t last) {
 
 /* Computes the results of p's grid. */
 static lm_status compute_grid(plan *p, double work) {
-  const int64_t rows = rows_of(p), pieces = lm_cpu_pieces(lm_threads_for(work)), tile = p->loops->tile;
+  const int64_t rows = output_rows(p), pieces = lm_cpu_pieces(lm_threads_for(work)), tile = p->loops->tile;
   if (rows == 0) return LM_OK;
   const int64_t tiles = lm_ceil_div(rows, tile), most = BLOCK_ROWS / tile;
   p->blocks = lm_ceil_div(tiles, lm_min(most, lm_max(lm_ceil_div(tiles, pieces), 4)));
-  p->cuts = lm_min(panels_of(p), lm_ceil_div(pieces, p->blocks));
+  p->cuts = lm_min(weight_panels(p), lm_ceil_div(pieces, p->blocks));
   return lm_parallel(p->blocks * p->cuts * p->job->shape.groups, work, table_bytes(p), compute_blocks, p);
 }
 
@@ -319,7 +319,7 @@ static void pack_weights(void *ctx, int64_t first, int64_t last) {
   const int64_t channels = input ? k : c, most = lm_max(1, PACKED_ROWS / taps);
   char *rows = lm_scratch();
   for (int64_t i = first; i < last; i++) {
-    const int64_t panels = panels_of(p), group = i / panels, column = i % panels * width;
+    const int64_t panels = weight_panels(p), group = i / panels, column = i % panels * width;
     const int64_t n = lm_min(width, p->columns - column);
     const char *w = (const char *)p->job->w + (group * k * c + (input ? column : column * c)) * taps * p->size;
     char *to = p->weights + i * p->panel_step * p->size;
@@ -347,7 +347,7 @@ static int64_t sums_of(const plan *p) { return p->job->shape.groups * group_step
 static bool has_lines(const plan *p) {
   return are_neighbors(p) && p->grid.columns.count * p->depth * p->size <= LM_GATHERED_BYTES;
 }
-static int64_t runs_of(const plan *p) { return has_lines(p) ? p->grid.rows.count : taps_of(&p->grid); }
+static int64_t contiguous_runs(const plan *p) { return has_lines(p) ? p->grid.rows.count : filter_taps(&p->grid); }
 static int64_t run_depth(const plan *p) { return has_lines(p) ? p->grid.columns.count * p->depth : p->depth; }
 
 /* Sets table[run][row] to addresses: runs first_run .. first_run + count - 1 of the n rows from `row` on. */
@@ -366,8 +366,8 @@ static void place_transposed(const plan *p, int64_t row, int64_t n, int64_t firs
 static void sum_weights(void *ctx, int64_t first, int64_t last) {
   const plan *p = ctx;
   const lm_conv_shape *s = &p->job->shape;
-  const int64_t width = p->loops->width, rows = rows_of(p), panels = panels_of(p), units = p->parts * p->cuts;
-  const int64_t all_runs = runs_of(p), depth = run_depth(p);
+  const int64_t width = p->loops->width, rows = output_rows(p), panels = weight_panels(p), units = p->parts * p->cuts;
+  const int64_t all_runs = contiguous_runs(p), depth = run_depth(p);
   const int64_t most = lm_max(1, lm_min(CHUNK_RUNS, LM_GATHERED_BYTES / lm_max(1, depth * p->size)));
   char *copies = lm_scratch();
   const void **table = (const void **)(copies + copies_bytes(p));
@@ -422,7 +422,7 @@ static void finish_weights(void *ctx, int64_t first, int64_t last) {
   char *squares = lm_scratch();
   for (int64_t i = first; i < last; i++) {
     const int64_t channel = i % cuts * width, n = lm_min(width, c - channel), group_panel = i / cuts;
-    const int64_t column = group_panel % panels_of(p) * width, columns = lm_min(width, p->columns - column);
+    const int64_t column = group_panel % weight_panels(p) * width, columns = lm_min(width, p->columns - column);
     for (int64_t t = 0; t < taps; t++) {
       const int64_t at = group_panel * p->panel_step + (t * c + channel) * width;
       for (int64_t part = 1; part < p->parts; part++)
@@ -430,7 +430,7 @@ static void finish_weights(void *ctx, int64_t first, int64_t last) {
       p->panels->pack(squares + t * square * size, p->weights + at * size, 1, width, columns, n);
     }
     for (int64_t k = 0; k < columns; k++) {
-      const int64_t row = group_panel / panels_of(p) * p->columns + column + k;
+      const int64_t row = group_panel / weight_panels(p) * p->columns + column + k;
       char *to = (char *)p->job->w + (row * c + channel) * taps * size;
       const char *from = squares + k * width * size;
       if (taps == 1)
@@ -448,18 +448,18 @@ static void finish_weights(void *ctx, int64_t first, int64_t last) {
  * columns may. */
 static lm_status compute_weights(plan *p, double work) {
   const lm_conv_shape *s = &p->job->shape;
-  if (rows_of(p) == 0) {
+  if (output_rows(p) == 0) {
     memset(p->job->w, 0, (size_t)(s->k * (s->c / s->groups) * s->kh * s->kw * p->size));
     return LM_OK;
   }
   const int64_t pieces = lm_cpu_pieces(lm_threads_for(work));
-  p->cuts = lm_min(panels_of(p), lm_ceil_div(pieces, p->parts * s->groups));
+  p->cuts = lm_min(weight_panels(p), lm_ceil_div(pieces, p->parts * s->groups));
   const int64_t y = BLOCK_ROWS * lm_round_up(p->columns, p->loops->width) * p->size;
   const size_t table = copies_bytes(p) + CHUNK_RUNS * BLOCK_ROWS * sizeof(void *);
   NEED(lm_parallel(s->groups * p->parts * p->cuts, work, table + (size_t)y, sum_weights, p));
   const int64_t taps = s->kh * s->kw, c = s->c / s->groups, square = taps * p->loops->width * p->loops->width * p->size;
-  return lm_parallel(s->groups * panels_of(p) * lm_ceil_div(c, p->loops->width), (double)(s->k * c * taps * p->parts),
-                     (size_t)square, finish_weights, p);
+  return lm_parallel(s->groups * weight_panels(p) * lm_ceil_div(c, p->loops->width),
+                     (double)(s->k * c * taps * p->parts), (size_t)square, finish_weights, p);
 }
 
 /* ---- plans */
@@ -498,7 +498,7 @@ static lm_status pack_taps(plan *p, const int64_t grids[2], int64_t *position) {
           position[(g.rows.index + y * g.rows.index_step) * s->kw + g.columns.index + x * g.columns.index_step] = tap++;
     }
   const int64_t pack = lm_max(PACKED_ROWS, s->kh * s->kw) * p->loops->width * p->size;
-  return lm_parallel(s->groups * panels_of(p), (double)(s->kh * s->kw * s->k * (s->c / s->groups)), (size_t)pack,
+  return lm_parallel(s->groups * weight_panels(p), (double)(s->kh * s->kw * s->k * (s->c / s->groups)), (size_t)pack,
                      pack_weights, p);
 }
 
@@ -516,7 +516,7 @@ lm_status lm_direct_conv(const lm_conv_job *job) {
             .together = 1,
             .parts = 1};
   const int64_t most = LM_GATHERED_BYTES / p.size;
-  const double work = work_of(s, p.size);
+  const double work = direct_conv_ns(s, p.size);
   p.depth = input ? k : c;
   p.columns = input ? c : k;
   p.panel_step = taps * p.depth * p.loops->width;
@@ -552,8 +552,8 @@ lm_status lm_direct_conv(const lm_conv_job *job) {
   for (int64_t i = 0; i < grids[0]; i++)
     for (int64_t j = 0; j < grids[1]; j++) {
       set_grid(&p, i, j);
-      NEED(compute_grid(&p, work * (double)taps_of(&p.grid) / (double)taps));
-      p.first_tap += taps_of(&p.grid);
+      NEED(compute_grid(&p, work * (double)filter_taps(&p.grid) / (double)taps));
+      p.first_tap += filter_taps(&p.grid);
     }
   return LM_OK;
 }

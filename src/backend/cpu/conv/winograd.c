@@ -61,7 +61,7 @@ bool lm_wino_is_faster(const lm_conv_job *job) {
 }
 
 /* Estimates one thread's nanoseconds. */
-static double work_of(const tiling *t) {
+static double winograd_ns(const tiling *t) {
   return 2.0 * LM_WINO_POINTS * (double)t->tiles * (double)t->in.c * (double)t->out.c / 150;
 }
 
@@ -77,7 +77,7 @@ typedef struct product {
 } product;
 
 /* Transforms 16 rows of a panel of weights, whose first column is `column`. */
-static void weights(const product *job, int64_t column, int64_t row, float *u, int64_t stride) {
+static void transform_weight_rows(const product *job, int64_t column, int64_t row, float *u, int64_t stride) {
   const struct lm_wino_loops *loops = LM_ISA_PICK(lm_wino_loops);
   int width = (int)lm_min(job->t.out.c - column, loops->panel);
   if (job->rotated)
@@ -97,8 +97,8 @@ static void transform_weights(void *ctx, int64_t first, int64_t last) {
   const product *job = ctx;
   const int64_t c = job->t.in.c, panel = panel_columns(), rows = c / LM_WINO_CHANNELS;
   for (int64_t i = first; i < last; i++)
-    weights(job, i / rows * panel, i % rows * LM_WINO_CHANNELS, job->u + i / rows * panel * c,
-            c * job->t.out.c + SKEW_B);
+    transform_weight_rows(job, i / rows * panel, i % rows * LM_WINO_CHANNELS, job->u + i / rows * panel * c,
+                          c * job->t.out.c + SKEW_B);
 }
 
 static void compute_blocks(void *ctx, int64_t from, int64_t to) {
@@ -119,10 +119,10 @@ static void compute_blocks(void *ctx, int64_t from, int64_t to) {
 
 static int64_t by_tiles_floats(const product *job) { return LM_WINO_POINTS * (job->t.in.c * job->t.out.c + SKEW_B); }
 
-static lm_status by_tiles(product *job, float *scratch) {
+static lm_status multiply_by_tiles(product *job, float *scratch) {
   const int64_t c = job->t.in.c, k = job->t.out.c, block = block_tiles(job);
   const int64_t own = LM_WINO_POINTS * (block * (c + k) + SKEW_A + SKEW_B) + k;
-  const double work = work_of(&job->t);
+  const double work = winograd_ns(&job->t);
   job->u = scratch;
   lm_parallel(lm_ceil_div(k, panel_columns()) * (c / LM_WINO_CHANNELS), work, 0, transform_weights, job);
   return lm_parallel(lm_ceil_div(job->t.tiles, block), work, (size_t)own * sizeof(float), compute_blocks, job);
@@ -154,7 +154,7 @@ static void multiply_tiles(const product *job, int64_t column, int64_t end, int6
   const int64_t c = t->in.c, k = t->out.c, panel = loops->panel, u_stride = c * panel + SKEW_B;
   float *u = lm_scratch();
   for (; column < end && column < k; column += panel) {
-    for (int64_t row = 0; row < c; row += LM_WINO_CHANNELS) weights(job, column, row, u, u_stride);
+    for (int64_t row = 0; row < c; row += LM_WINO_CHANNELS) transform_weight_rows(job, column, row, u, u_stride);
     for (int i = 0; i < LM_WINO_POINTS; i++)
       loops->multiply(last - first, lm_min(k - column, panel), c, job->v + i * (t->tiles * c + SKEW_A) + first * c, c,
                       u + i * u_stride, job->m + i * (t->tiles * k + SKEW_B) + first * k + column, k);
@@ -186,9 +186,9 @@ static void compute_shares(void *ctx, int64_t from, int64_t to) {
   }
 }
 
-static lm_status by_panels(product *job, float *scratch) {
+static lm_status multiply_by_panels(product *job, float *scratch) {
   const int64_t c = job->t.in.c, k = job->t.out.c, tiles = job->t.tiles, panel = panel_columns();
-  const double work = work_of(&job->t);
+  const double work = winograd_ns(&job->t);
   const size_t own = (size_t)(LM_WINO_POINTS * (c * panel + SKEW_B)) * sizeof(float);
   job->v = scratch;
   job->m = job->v + LM_WINO_POINTS * (tiles * c + SKEW_A);
@@ -208,13 +208,13 @@ static lm_status convolve(const lm_conv_job *conv) {
                  .bias = conv->bias,
                  .y = rotated ? conv->x : conv->y,
                  .rotated = rotated};
-  job.threads = lm_threads_for(work_of(&job.t));
+  job.threads = lm_threads_for(winograd_ns(&job.t));
   const bool few = has_few_tiles(&job);
   LM_WORKSPACE(float, zeros, job.t.in.c);
   LM_WORKSPACE(float, scratch, few ? by_panels_floats(&job) : by_tiles_floats(&job));
   memset(zeros, 0, (size_t)job.t.in.c * sizeof(float));
   job.zeros = zeros;
-  return (few ? by_panels : by_tiles)(&job, scratch);
+  return (few ? multiply_by_panels : multiply_by_tiles)(&job, scratch);
 }
 
 /* Computes the weights' gradient. A thread takes a block of channels in by channels out. It transforms those channels
@@ -258,12 +258,12 @@ static int64_t weight_parts(const tiling *t) {
 }
 
 static void plan_weight(weight_product *job) {
-  job->threads = lm_threads_for(work_of(&job->t));
+  job->threads = lm_threads_for(winograd_ns(&job->t));
   job->parts = weight_parts(&job->t);
   job->block_c = lm_min(job->t.in.c, WIDE);
   job->block_k = lm_min(job->t.out.c, WIDE);
   /* Work of milliseconds: two pieces for each thread, to share when another program slows some of them. */
-  const int64_t wanted = job->threads * (job->threads > 1 && work_of(&job->t) / job->threads > 2e6 ? 2 : 1);
+  const int64_t wanted = job->threads * (job->threads > 1 && winograd_ns(&job->t) / job->threads > 2e6 ? 2 : 1);
   while (job->parts * weight_blocks(job) < wanted && lm_max(job->block_c, job->block_k) > NARROW) {
     int64_t *wider = job->block_c >= job->block_k ? &job->block_c : &job->block_k;
     *wider = lm_round_up(*wider / 2, LM_WINO_CHANNELS);
@@ -339,7 +339,7 @@ static lm_status convolve_weight(const lm_conv_job *conv) {
   weight_product job = {.t = tiling_of(&conv->shape, false), .x = conv->x, .g = conv->y, .dw = conv->w};
   plan_weight(&job);
   const int64_t few = lm_max(job.block_c, job.block_k), blocks = weight_blocks(&job);
-  const double work = work_of(&job.t);
+  const double work = winograd_ns(&job.t);
   LM_WORKSPACE(float, zeros, few);
   LM_WORKSPACE(float, sums, weight_floats(&job));
   memset(zeros, 0, (size_t)few * sizeof(float));

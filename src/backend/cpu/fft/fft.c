@@ -38,8 +38,8 @@ static lm_status copied_lines(const lm_fft_plan *p, int64_t n, int64_t batches, 
 }
 
 /* Transforms lines whose entries are `inner` pairs apart, side by side. */
-static lm_status columns(const lm_fft_plan *p, int64_t inner, int64_t batches, const lm_fft_c2c_args *a,
-                         lm_tensor *out) {
+static lm_status fft_lines(const lm_fft_plan *p, int64_t inner, int64_t batches, const lm_fft_c2c_args *a,
+                           lm_tensor *out) {
   lm_status status;
   int64_t n = p->n;
   const lm_fft_walk w = {.plan = p,
@@ -57,15 +57,14 @@ static lm_status columns(const lm_fft_plan *p, int64_t inner, int64_t batches, c
   return lm_fft_run(&w);
 }
 
-lm_status lm_cpu_fft_c2c(const void *args, lm_tensor *const *out) {
-  const lm_fft_c2c_args *a = args;
+lm_status lm_cpu_fft_c2c(const lm_fft_c2c_args *a, lm_tensor *const *out) {
   LM_FFT_PLAN *plan = NULL;
   int64_t n = a->x->size[a->dim], inner = 1, batches;
   for (int d = (int)a->dim + 1; d < a->x->ndim - 1; d++) inner *= a->x->size[d];
   batches = a->x->numel / (2 * n * inner);
-  NEED(lm_fft_plan_of(n, a->x->dtype, false, &plan));
+  NEED(lm_fft_plan_get(n, a->x->dtype, false, &plan));
   if (inner == 1) return lm_fft_lines(plan, batches, a->x->data, n, out[0]->data, n, a->inverse, a->scale);
-  return plan->whole.n ? columns(plan, inner, batches, a, out[0]) : copied_lines(plan, n, batches, inner, a, out[0]);
+  return plan->whole.n ? fft_lines(plan, inner, batches, a, out[0]) : copied_lines(plan, n, batches, inner, a, out[0]);
 }
 
 /* Completes a walk w that has input and factors, for real lines of even n in blocks: n / 2 pairs on one side, and n / 2
@@ -131,14 +130,13 @@ static void gather_reals(size_t item, int64_t n, const char *pairs, char *reals)
 }
 
 /* Transforms real lines: a line of even n is one of n / 2 pairs; one of odd n becomes one of n pairs. */
-lm_status lm_cpu_fft_r2c(const void *args, lm_tensor *const *out) {
-  const lm_fft_r2c_args *a = args;
+lm_status lm_cpu_fft_r2c(const lm_fft_r2c_args *a, lm_tensor *const *out) {
   LM_FFT_PLAN *plan = NULL;
   lm_dtype dtype = a->x->dtype;
   size_t item = lm_dtype_size(dtype);
   int64_t n = a->x->size[a->x->ndim - 1], lines = a->x->numel / n, step = n / 2 + 1;
   bool even = n % 2 == 0;
-  NEED(lm_fft_plan_of(even ? n / 2 : n, dtype, even, &plan));
+  NEED(lm_fft_plan_get(even ? n / 2 : n, dtype, even, &plan));
   if (even && lm_fft_in_blocks(plan, lines))
     return real_blocks(plan, LM_FFT_REAL_TO_HALF,
                        (lm_fft_walk){.lines = lines,
@@ -158,9 +156,8 @@ lm_status lm_cpu_fft_r2c(const void *args, lm_tensor *const *out) {
 }
 
 /* Transforms the rows of each matrix, and then its columns: while it is in a cache, or in two passes. */
-lm_status lm_cpu_fft_r2c_2d(const void *args, lm_tensor *const *out) {
+lm_status lm_cpu_fft_r2c_2d(const lm_fft_r2c_2d_args *a, lm_tensor *const *out) {
   lm_status status;
-  const lm_fft_r2c_2d_args *a = args;
   const lm_tensor *x = a->x;
   LM_FFT_PLAN *rows = NULL, *columns = NULL;
   LM_OWNED *half = NULL;
@@ -168,8 +165,8 @@ lm_status lm_cpu_fft_r2c_2d(const void *args, lm_tensor *const *out) {
   int64_t m = x->size[x->ndim - 2], n = x->size[x->ndim - 1], step = n / 2 + 1, many = x->numel / (m * n);
   size_t bytes = 2 * lm_dtype_size(dtype) * (size_t)(m * step);
   if (n % 2 == 0) {
-    NEED(lm_fft_plan_of(n / 2, dtype, true, &rows));
-    NEED(lm_fft_plan_of(m, dtype, false, &columns));
+    NEED(lm_fft_plan_get(n / 2, dtype, true, &rows));
+    NEED(lm_fft_plan_get(m, dtype, false, &columns));
   }
   if (rows && lm_fft_in_blocks(rows, m) && columns->whole.n) {
     const lm_fft_walk steps[] = {
@@ -191,14 +188,13 @@ lm_status lm_cpu_fft_r2c_2d(const void *args, lm_tensor *const *out) {
 }
 
 /* Transforms frames of the lines of x [b, n], each times the window: directly in blocks, or by copies. */
-lm_status lm_cpu_stft_lines(const void *args, lm_tensor *const *out) {
-  const lm_stft_lines_args *a = args;
+lm_status lm_cpu_stft_lines(const lm_stft_lines_args *a, lm_tensor *const *out) {
   LM_FFT_PLAN *plan = NULL;
   LM_OWNED *frames = NULL;
   lm_dtype dtype = a->x->dtype;
   size_t item = lm_dtype_size(dtype);
   int64_t n = a->window->numel, length = a->x->size[1], batches = a->x->size[0], lines = out[0]->size[1];
-  NEED(lm_fft_plan_of(n % 2 ? n : n / 2, dtype, n % 2 == 0, &plan));
+  NEED(lm_fft_plan_get(n % 2 ? n : n / 2, dtype, n % 2 == 0, &plan));
   if (n % 2 == 0 && lm_fft_in_blocks(plan, lines))
     return real_blocks(plan, LM_FFT_REAL_TO_HALF,
                        (lm_fft_walk){.lines = lines,
@@ -243,8 +239,7 @@ static void add_stretches(void *ctx, int64_t first, int64_t end) {
   }
 }
 
-lm_status lm_cpu_overlap_add(const void *args, lm_tensor *const *out) {
-  const lm_overlap_add_args *a = args;
+lm_status lm_cpu_overlap_add(const lm_overlap_add_args *a, lm_tensor *const *out) {
   overlap job = {a, out[0], lm_ceil_div(a->length, a->hop)};
   return lm_parallel(job.each * a->frames->size[0], (double)a->frames->numel / 2, 0, add_stretches, &job);
 }
@@ -277,8 +272,7 @@ static void whole_lines(void *ctx, int64_t first, int64_t last) {
   }
 }
 
-lm_status lm_cpu_fft_c2r(const void *args, lm_tensor *const *out) {
-  const lm_fft_c2r_args *a = args;
+lm_status lm_cpu_fft_c2r(const lm_fft_c2r_args *a, lm_tensor *const *out) {
   const lm_tensor *x = a->x;
   LM_FFT_PLAN *plan = NULL;
   LM_OWNED *dense = NULL;
@@ -286,7 +280,7 @@ lm_status lm_cpu_fft_c2r(const void *args, lm_tensor *const *out) {
   size_t item = lm_dtype_size(dtype);
   int64_t n = a->n, step = n / 2 + 1, lines = x->numel / (2 * step);
   bool even = n % 2 == 0;
-  NEED(lm_fft_plan_of(even ? n / 2 : n, dtype, even, &plan));
+  NEED(lm_fft_plan_get(even ? n / 2 : n, dtype, even, &plan));
   if (even && lm_fft_in_blocks(plan, lines)) {
     lm_fft_walk w = {.lines = lines,
                      .in = {x->data, 1, 2 * step, 0},
@@ -339,7 +333,7 @@ LM_PRODUCTS(float)
 LM_PRODUCTS(double)
 #undef LM_PRODUCTS
 
-lm_status lm_cpu_fft_multiply(const void *args, lm_tensor *const *out) {
+lm_status lm_cpu_fft_multiply(const lm_fft_multiply_args *a, lm_tensor *const *out) {
   return lm_parallel(out[0]->numel / 2, (double)out[0]->numel, 0,
-                     out[0]->dtype == LM_F64 ? products_double : products_float, &(multiplying){args, out[0]});
+                     out[0]->dtype == LM_F64 ? products_double : products_float, &(multiplying){a, out[0]});
 }

@@ -33,7 +33,7 @@ static lm_fft_block run_passes(const struct lm_fft_loops *loops, lm_dtype dtype,
 }
 
 /* Multiplies row k of the block from column `first` on by its twiddle factors. */
-static void turn(const struct lm_fft_loops *loops, const lm_fft_plan *p, int64_t first, void *pairs, lm_fft_block x) {
+static void rotate(const struct lm_fft_loops *loops, const lm_fft_plan *p, int64_t first, void *pairs, lm_fft_block x) {
   for (int64_t k = 0; k < p->first.n; k++) {
     int64_t a = first * k;
     const double *c = p->coarse + 2 * (a / p->fine_count), *f = p->fine + 2 * (a % p->fine_count);
@@ -61,7 +61,7 @@ static void run_block(const lm_fft_walk *w, const struct lm_fft_loops *loops, in
     if (w->swap_in) from = (lm_fft_block){from.im, from.re};
   }
   from = run_passes(loops, dtype, w->passes, from, to);
-  if (w->transposed) turn(loops, w->plan, line, own + 2 * bytes, from);
+  if (w->transposed) rotate(loops, w->plan, line, own + 2 * bytes, from);
   if (w->kind == LM_FFT_REAL_TO_HALF) loops->part_block(2 * n, w->plan->halves, w->inner, from);
   bool dense = w->out.entry == 1 && w->out.line == entries_out;
   char *spare = (char *)(from.re < from.im ? from.re : from.im) == own ? own + bytes : own;
@@ -217,8 +217,8 @@ static void end_chirps(void *ctx, int64_t first, int64_t last) {
     chirped(c->p, c->scratch + c->bytes * (size_t)i, false, c->scale, c->inverse, c->out + c->out_bytes * (size_t)i);
 }
 
-static lm_status by_chirp(const lm_fft_plan *p, int64_t lines, const char *in, int64_t in_step, char *out,
-                          int64_t out_step, bool inverse, double scale) {
+static lm_status transform_by_chirp(const lm_fft_plan *p, int64_t lines, const char *in, int64_t in_step, char *out,
+                                    int64_t out_step, bool inverse, double scale) {
   const int64_t m = p->powers->n, max_lines = lm_min(lines, lm_max((1 << 22) / m, 1));
   const size_t pair = 2 * lm_dtype_size(p->dtype);
   LM_WORKSPACE(char, scratch, pair *(size_t)(m * max_lines));
@@ -248,7 +248,7 @@ bool lm_fft_in_blocks(const lm_fft_plan *p, int64_t lines) { return p->whole.n &
 lm_status lm_fft_lines(const lm_fft_plan *p, int64_t lines, const void *in, int64_t in_step, void *out,
                        int64_t out_step, bool inverse, double scale) {
   size_t pair = 2 * lm_dtype_size(p->dtype);
-  if (p->powers) return by_chirp(p, lines, in, in_step, out, out_step, inverse, scale);
+  if (p->powers) return transform_by_chirp(p, lines, in, in_step, out, out_step, inverse, scale);
   if (lm_fft_in_blocks(p, lines)) {
     return lm_fft_run(
         &(lm_fft_walk){.plan = p,

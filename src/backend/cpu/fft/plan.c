@@ -84,7 +84,7 @@ static lm_status make_chirp(lm_fft_plan *p) {
   int64_t m = 1, n = p->n;
   size_t item = lm_dtype_size(p->dtype);
   while (m < 2 * n - 1) m *= 2;
-  NEED(lm_fft_plan_of(m, p->dtype, false, &p->powers));
+  NEED(lm_fft_plan_get(m, p->dtype, false, &p->powers));
   p->chirp = lm_malloc(2 * item * (size_t)n);
   p->filter = lm_calloc(2 * (size_t)m, item);
   if (!p->chirp || !p->filter) return LM_E_OOM;
@@ -104,7 +104,7 @@ static lm_status make_halves(lm_fft_plan *p) {
   return LM_OK;
 }
 
-static void drop(lm_fft_plan *p) {
+static void free_fft_plan(lm_fft_plan *p) {
   void *parts[] = {p->whole.twiddle, p->first.twiddle, p->second.twiddle, p->lane,  p->coarse,
                    p->fine,          p->chirp,         p->filter,         p->halves};
   for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) lm_free(parts[i]);
@@ -112,7 +112,7 @@ static void drop(lm_fft_plan *p) {
   lm_free(p);
 }
 
-static lm_status fill(lm_fft_plan *p) {
+static lm_status fill_fft_plan(lm_fft_plan *p) {
   int8_t radix[64];
   if (p->n > 1 && radices_of(p->n, radix) == 0) {
     NEED(make_chirp(p));
@@ -123,15 +123,15 @@ static lm_status fill(lm_fft_plan *p) {
   return p->real ? make_halves(p) : LM_OK;
 }
 
-static lm_status make(int64_t n, lm_dtype dtype, bool real, lm_fft_plan **out) {
+static lm_status make_fft_plan(int64_t n, lm_dtype dtype, bool real, lm_fft_plan **out) {
   lm_fft_plan *p = lm_calloc(1, sizeof *p);
   if (!p) return LM_E_OOM;
   *p = (lm_fft_plan){.n = n, .dtype = dtype, .real = real, .users = 1};
-  const lm_status status = fill(p);
+  const lm_status status = fill_fft_plan(p);
   if (status == LM_OK)
     *out = p;
   else
-    drop(p);
+    free_fft_plan(p);
   return status;
 }
 
@@ -139,7 +139,7 @@ LM_MUTEX(lock);
 static lm_fft_plan *cache[CACHED];
 static uint64_t uses;
 
-static lm_fft_plan *find(int64_t n, lm_dtype dtype, bool real) {
+static lm_fft_plan *find_fft_plan(int64_t n, lm_dtype dtype, bool real) {
   for (int i = 0; i < CACHED; i++) {
     lm_fft_plan *p = cache[i];
     if (!p || p->n != n || p->dtype != dtype || p->real != real) continue;
@@ -150,13 +150,13 @@ static lm_fft_plan *find(int64_t n, lm_dtype dtype, bool real) {
   return NULL;
 }
 
-lm_status lm_fft_plan_of(int64_t n, lm_dtype dtype, bool real, lm_fft_plan **out) {
+lm_status lm_fft_plan_get(int64_t n, lm_dtype dtype, bool real, lm_fft_plan **out) {
   lm_fft_plan *p, *old;
   pthread_mutex_lock(&lock);
-  p = find(n, dtype, real);
+  p = find_fft_plan(n, dtype, real);
   pthread_mutex_unlock(&lock);
   if (!p) {
-    NEED(make(n, dtype, real, &p));
+    NEED(make_fft_plan(n, dtype, real, &p));
     pthread_mutex_lock(&lock);
     int oldest = 0;
     for (int i = 1; i < CACHED && cache[oldest]; i++)
@@ -177,5 +177,5 @@ void lm_fft_plan_done(lm_fft_plan *p) {
   pthread_mutex_lock(&lock);
   bool last = --p->users == 0;
   pthread_mutex_unlock(&lock);
-  if (last) drop(p);
+  if (last) free_fft_plan(p);
 }

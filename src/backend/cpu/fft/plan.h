@@ -33,7 +33,7 @@ typedef struct lm_fft_plan {
 } lm_fft_plan;
 
 /* Sets *out to a plan from the cache, or a new one; the caller passes it to lm_fft_plan_done. */
-lm_status lm_fft_plan_of(int64_t n, lm_dtype dtype, bool real, lm_fft_plan **out);
+lm_status lm_fft_plan_get(int64_t n, lm_dtype dtype, bool real, lm_fft_plan **out);
 void lm_fft_plan_done(lm_fft_plan *plan); /* NULL is allowed */
 static inline void lm_fft_plan_drop(lm_fft_plan **plan) { lm_fft_plan_done(*plan); }
 /* Declares a plan, NULL or one that the block is done with at its end, as in LM_FFT_PLAN *rows = NULL. */

@@ -36,7 +36,7 @@ typedef struct gathering {
 
 /* Returns the runs of n indices if these are worth a copy each (as those of padding are), to be freed by the caller.
  * Returns NULL if they are not, or if memory is short. */
-static index_run *runs_of(const int64_t *index, int64_t n) {
+static index_run *find_index_runs(const int64_t *index, int64_t n) {
   enum { MIN_MEAN = 8 };
   int64_t count = 1;
   for (int64_t i = 1; i < n; i++) count += index[i] != index[i - 1] + 1;
@@ -138,7 +138,7 @@ static uint64_t gather_entries(const gathering *g, int64_t begin, int64_t end, l
 static void fetch_row(const gathering *g, int64_t row) {
   enum { LINE = 64, MAX_BYTES = 16384 };
   const int64_t bytes = g->entries * (int64_t)g->item;
-  if (g->x_step != 0 || g->step != 1 || bytes > MAX_BYTES || row >= lm_dims_count(&g->rows)) return;
+  if (g->x_step != 0 || g->step != 1 || bytes > MAX_BYTES || row >= lm_dims_numel(&g->rows)) return;
   const char *x = g->x + lm_dims_at(&g->rows, OF_X, row) * (int64_t)g->item;
   for (int64_t at = 0; at < bytes; at += LINE) __builtin_prefetch(x + at);
 }
@@ -180,7 +180,7 @@ static bool gather_all(gathering *g, const lm_tensor *out, const int64_t *x_stri
       g->x_step == 1 && g->i_step == 0 && (g->rows.ndim == 0 || (g->rows.ndim == 1 && g->rows.stride[OF_X][0] == 0));
   bool shared = g->checked && g->x_step == 0 && g->i_step == 1 && g->step == 1; /* a row of indices for all rows */
   for (int d = 0; d < g->rows.ndim; d++) shared &= g->rows.stride[OF_INDEX][d] == 0;
-  index_run *runs = shared && n > 0 ? runs_of(g->index, width) : NULL;
+  index_run *runs = shared && n > 0 ? find_index_runs(g->index, width) : NULL;
   g->runs = runs;
   g->streams = lm_use_nontemporal(lm_nbytes(out)) && !(runs && width > TILE / (int64_t)g->item);
   lm_parallel(n, (double)n, 0, gather_elements, g);
@@ -189,8 +189,8 @@ static bool gather_all(gathering *g, const lm_tensor *out, const int64_t *x_stri
 }
 
 /* Gathers along `dim`. i_stride: the index's strides along out's dims, 0 where it is shared. */
-static lm_status gather(const char *op, const lm_tensor *x, int dim, const lm_tensor *index, const int64_t *i_stride,
-                        lm_tensor *out) {
+static lm_status gather_along_dim(const char *op, const lm_tensor *x, int dim, const lm_tensor *index,
+                                  const int64_t *i_stride, lm_tensor *out) {
   int64_t x_stride[LM_MAX_DIMS];
   bool often = index->numel < out->numel / 4 || x->size[dim] == 0; /* true if each index is read often */
   NEED(often ? lm_cpu_check_index(op, index, x->size[dim]) : LM_OK);
@@ -203,29 +203,25 @@ static lm_status gather(const char *op, const lm_tensor *x, int dim, const lm_te
   return gather_all(&g, out, x_stride, i_stride) ? LM_OK : lm_cpu_check_index(op, index, x->size[dim]);
 }
 
-lm_status lm_cpu_gather(const void *args, lm_tensor *const *out) {
-  const lm_gather_args *a = args;
-  return gather("gather", a->x, (int)a->dim, a->index, a->index->stride, out[0]);
+lm_status lm_cpu_gather(const lm_gather_args *a, lm_tensor *const *out) {
+  return gather_along_dim("gather", a->x, (int)a->dim, a->index, a->index->stride, out[0]);
 }
 
 static lm_status select_entries(const char *op, const lm_tensor *x, int dim, const lm_tensor *index, lm_tensor *out) {
   int64_t i_stride[LM_MAX_DIMS] = {0};
   i_stride[dim] = 1;
-  return gather(op, x, dim, index, i_stride, out);
+  return gather_along_dim(op, x, dim, index, i_stride, out);
 }
 
-lm_status lm_cpu_index_select(const void *args, lm_tensor *const *out) {
-  const lm_index_select_args *a = args;
+lm_status lm_cpu_index_select(const lm_index_select_args *a, lm_tensor *const *out) {
   return select_entries("index_select", a->x, (int)a->dim, a->index, out[0]);
 }
 
-lm_status lm_cpu_embedding(const void *args, lm_tensor *const *out) {
-  const lm_embedding_args *a = args;
+lm_status lm_cpu_embedding(const lm_embedding_args *a, lm_tensor *const *out) {
   return select_entries("embedding", a->weight, 0, a->index, out[0]);
 }
 
-lm_status lm_cpu_embedding_bag_sums(const void *args, lm_tensor *const *out) {
-  const lm_embedding_bag_sums_args *a = args;
+lm_status lm_cpu_embedding_bag_sums(const lm_embedding_bag_sums_args *a, lm_tensor *const *out) {
   lm_embedding_bag_job job = {.weight = a->weight->data,
                               .each = a->each ? a->each->data : NULL,
                               .index = (const int64_t *)a->index->data,
@@ -250,8 +246,7 @@ lm_status lm_cpu_embedding_bag_sums(const void *args, lm_tensor *const *out) {
                      LM_ISA_PICK(lm_embedding_bag_loops)->sums[a->weight->dtype], &job);
 }
 
-lm_status lm_cpu_index_get(const void *args, lm_tensor *const *out) {
-  const lm_index_get_args *a = args;
+lm_status lm_cpu_index_get(const lm_index_get_args *a, lm_tensor *const *out) {
   const lm_tensor *x = a->x, *result = out[0];
   LM_INDEX_TUPLES t = {0};
   int64_t x_stride[LM_MAX_DIMS] = {0}, i_stride[LM_MAX_DIMS] = {1};

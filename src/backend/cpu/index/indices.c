@@ -36,7 +36,7 @@ lm_status lm_cpu_check_indices(const char *op, const char *what, int64_t n, cons
   for (int64_t i = 0; i < n; i++) {
     uint64_t v = negative && index[i] < 0 ? 0 - (uint64_t)index[i] : (uint64_t)index[i];
     if (v - 1 < (uint64_t)high) continue;
-    return lm_bad_index(op, what, index[i], i + 1, high, negative != NULL);
+    return lm_fail_bad_index(op, what, index[i], i + 1, high, negative != NULL);
   }
   return LM_OK;
 }

@@ -5,7 +5,7 @@
 #include "backend/cpu/cpu.h"
 #include "backend/cpu/memory.h"
 
-/* Checks that every index is in 1 .. high, or, if `negative` is not NULL, in -high .. -1; *negative: there are such. */
+/* Checks that each index is in 1 .. high or, with `negative`, in -high .. -1; sets *negative if one is below 0. */
 lm_status lm_cpu_check_indices(const char *op, const char *what, int64_t n, const int64_t *index, int64_t high,
                                bool *negative);
 /* Checks an index tensor, which may be expanded, without negative indices. */

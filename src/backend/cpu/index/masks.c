@@ -116,8 +116,8 @@ static void write_positions(void *ctx, int64_t first, int64_t last) {
 #undef PUT_ROW
 
 /* Writes the indices of true elements. x: a contiguous bool mask; out: [count, ndim]. */
-lm_status lm_cpu_nonzero(const void *args, lm_tensor *const *out) {
-  const lm_tensor *x = ((const lm_nonzero_args *)args)->x;
+lm_status lm_cpu_nonzero(const lm_nonzero_args *a, lm_tensor *const *out) {
+  const lm_tensor *x = a->x;
   return find_true(&(masking){.mask = (const uint8_t *)x->data, .n = x->numel, .x = x, .out = out[0]}, write_positions);
 }
 
@@ -149,8 +149,7 @@ static void write_values(void *ctx, int64_t first, int64_t last) {
 }
 
 /* Copies x's values where the mask is true. x and the mask are contiguous; out: [count]. */
-lm_status lm_cpu_masked_values(const void *args, lm_tensor *const *out) {
-  const lm_masked_values_args *a = args;
+lm_status lm_cpu_masked_values(const lm_masked_values_args *a, lm_tensor *const *out) {
   masking m = {.mask = (const uint8_t *)a->mask->data, .n = a->x->numel, .x = a->x, .out = out[0]};
   m.streams = lm_use_nontemporal(lm_nbytes(out[0]));
   return find_true(&m, write_values);
@@ -167,8 +166,7 @@ static void write_one_hot(void *ctx, int64_t first, int64_t last) {
   for (int64_t i = first; i < last; i++) j->out[i * j->classes + j->label[i] - 1] = 1;
 }
 
-lm_status lm_cpu_one_hot(const void *args, lm_tensor *const *out) {
-  const lm_one_hot_args *a = args;
+lm_status lm_cpu_one_hot(const lm_one_hot_args *a, lm_tensor *const *out) {
   one_hot_job job = {(const int64_t *)a->x->data, a->num_classes, (int64_t *)out[0]->data};
   NEED(lm_cpu_check_indices("one_hot", "label", a->x->numel, job.label, job.classes, NULL));
   return lm_parallel(a->x->numel, (double)out[0]->numel / 4, 0, write_one_hot, &job);

@@ -18,7 +18,7 @@ enum { ROW = 32768 }; /* bytes of a row of x, which stays in the L1 or L2 cache 
 /* Sets *sums to the tensor that takes the sums: out itself, retained, or a float32 copy of halves; the caller releases
  * it. */
 static lm_status open_sums(lm_tensor *out, lm_tensor **sums) {
-  if (out->dtype != LM_F16 && out->dtype != LM_BF16) {
+  if (!lm_dtype_is_half(out->dtype)) {
     *sums = lm_retain(out);
     return LM_OK;
   }
@@ -160,7 +160,7 @@ static void scatter_all(scattering *s, int how, lm_dtype dtype, int ndim, const 
   s->loop = how == LM_FOLD_REPLACE ? loops->put[s->item] : loops->fold[how][dtype];
   s->rows = lm_dims_of(ndim, size, NULL, 3, stride, true);
   s->width = lm_dims_pop(&s->rows, s->across, 0);
-  int64_t rows = lm_dims_count(&s->rows), n = rows * s->width, count = n * s->length;
+  int64_t rows = lm_dims_numel(&s->rows), n = rows * s->width, count = n * s->length;
   bool shared = s->across[S_INDEX] == 0;
   for (int d = 0; d < s->rows.ndim; d++) shared &= s->rows.stride[S_INDEX][d] == 0;
   if (count == 0) return;
@@ -245,7 +245,7 @@ static bool scatter_rows(const lm_scatter_along_args *a, lm_tensor *out, bool *g
   const int last = x->ndim - 1;
   const int64_t width = x->size[last], rows = width ? x->numel / width : 0;
   const size_t item = lm_dtype_size((lm_dtype)x->dtype), bytes = (size_t)width * item;
-  bool folds = a->how != LM_FOLD_REPLACE, half = x->dtype == LM_F16 || x->dtype == LM_BF16;
+  bool folds = a->how != LM_FOLD_REPLACE, half = lm_dtype_is_half(x->dtype);
   bool fits = a->dim == last && !(folds && half) && bytes > 0 && bytes <= ROW && lm_is_contiguous(x) &&
               lm_is_contiguous(out) && lm_is_contiguous(index) && lm_is_contiguous(src) &&
               src->size[last] == index->size[last];
@@ -259,8 +259,7 @@ static bool scatter_rows(const lm_scatter_along_args *a, lm_tensor *out, bool *g
   return true;
 }
 
-lm_status lm_cpu_scatter_along(const void *args, lm_tensor *const *out) {
-  const lm_scatter_along_args *a = args;
+lm_status lm_cpu_scatter_along(const lm_scatter_along_args *a, lm_tensor *const *out) {
   LM_OWNED *x = NULL;
   bool good = true;
   if (a->x != out[0] && scatter_rows(a, out[0], &good) && good) return LM_OK;
@@ -331,7 +330,7 @@ static lm_status add_entries(const char *op, lm_tensor *out, int dim, const lm_t
   int64_t i_stride[LM_MAX_DIMS] = {0};
   i_stride[dim] = 1;
   NEED(lm_cpu_check_indices(op, "index", index->numel, (const int64_t *)index->data, out->size[dim], NULL));
-  const bool half = out->dtype == LM_F16 || out->dtype == LM_BF16;
+  const bool half = lm_dtype_is_half(out->dtype);
   if (half && dim == 0 && index->numel < lm_min(out->size[0] / 2, INT32_MAX) && lm_is_contiguous(out))
     return add_to_named(out, index, skipped, src);
   NEED(open_sums(out, &sums));
@@ -339,13 +338,11 @@ static lm_status add_entries(const char *op, lm_tensor *out, int dim, const lm_t
   return close_sums(sums, out);
 }
 
-lm_status lm_cpu_index_add(const void *args, lm_tensor *const *out) {
-  const lm_index_add_args *a = args;
+lm_status lm_cpu_index_add(const lm_index_add_args *a, lm_tensor *const *out) {
   return add_entries("index_add", out[0], (int)a->dim, a->index, 0, a->src);
 }
 
-lm_status lm_cpu_embedding_backward(const void *args, lm_tensor *const *out) {
-  const lm_embedding_backward_args *a = args;
+lm_status lm_cpu_embedding_backward(const lm_embedding_backward_args *a, lm_tensor *const *out) {
   LM_OWNED *src = NULL;
   int64_t features = out[0]->size[1];
   memset(out[0]->data, 0, lm_nbytes(out[0]));
@@ -354,8 +351,7 @@ lm_status lm_cpu_embedding_backward(const void *args, lm_tensor *const *out) {
 }
 
 /* Puts values at tuples of indices: of equal tuples the last one wins, or all are added in order. */
-lm_status lm_cpu_index_put_(const void *args, lm_tensor *const *out) {
-  const lm_index_put__args *a = args;
+lm_status lm_cpu_index_put_(const lm_index_put__args *a, lm_tensor *const *out) {
   const lm_tensor *values = a->values;
   LM_OWNED *x = NULL;
   LM_INDEX_TUPLES t = {0};

@@ -7,7 +7,7 @@ LM_INLINE float clamp(float x, float low, float high) {
   return x > high ? high : x;
 }
 
-static void run(float *y, const float *other, int64_t n, float low, float high) {
+static void add_and_clamp(float *y, const float *other, int64_t n, float low, float high) {
   if (other) {
     for (int64_t i = 0; i < n; i++) y[i] = clamp(y[i] + other[i], low, high);
   } else {
@@ -15,4 +15,4 @@ static void run(float *y, const float *other, int64_t n, float low, float high) 
   }
 }
 
-const struct lm_add_clamp_loops LM_ISA_NAME(lm_add_clamp_loops) = {.run = run};
+const struct lm_add_clamp_loops LM_ISA_NAME(lm_add_clamp_loops) = {.run = add_and_clamp};

@@ -1,4 +1,5 @@
-/* Declares loops for depthwise convolutions of float32, channels-last: each channel has its own kernel. */
+/* Declares loops for depthwise convolutions of float32, channels-last: each channel has its own kernel. Convolutions in
+ * groups of few channels have a row of taps for each channel of a group. */
 #pragma once
 
 #include <stdint.h>
@@ -8,6 +9,7 @@
 /* Adjacent pixels that read `rows` rows of `taps` each. Steps and offsets are in elements. */
 typedef struct lm_depthwise_pixels {
   int64_t channels, pixels, rows, taps;
+  int64_t group; /* channels of a group, a power of two up to `width`; channel c of row r reads channel c ^ r % group */
   /* Columns of the image: that of the first pixel's first tap, their number, those from one tap to the next. */
   int64_t left, width, tap_columns;
   const int64_t *offset;         /* offset of each row's first tap from `from` */
@@ -24,6 +26,7 @@ typedef struct lm_depthwise_pixels {
 } lm_depthwise_pixels;
 
 struct lm_depthwise_loops {
+  int64_t width; /* channels of a register */
   /* Computes to = the sums of taps times weights, plus bias; without taps whose columns are outside the image. */
   void (*forward)(const lm_depthwise_pixels *p);
   /* Adds to each tap's weight its pixels times those of `to`, the gradient; all columns must be inside the image. */

@@ -115,7 +115,7 @@ static void normal_f64(const void *context, int64_t first, int n, void *tile) {
   }
 }
 
-static void bits(const void *context, int64_t first, int n, void *tile) {
+static void fill_bits(const void *context, int64_t first, int n, void *tile) {
   const lm_random *r = context;
   uint64_t *out = tile, word[MAX_CHUNK / 2];
   for (int done = 0; done < n; done += MAX_CHUNK / 2) {
@@ -128,7 +128,7 @@ static void bits(const void *context, int64_t first, int n, void *tile) {
 static void integers(const void *context, int64_t first, int n, void *tile) {
   const lm_random *r = context;
   uint64_t *out = tile, from = (uint64_t)r->from, range = (uint64_t)r->to - from;
-  bits(context, first, n, tile);
+  fill_bits(context, first, n, tile);
   if (range >> 32) {
     for (int i = 0; i < n; i++) out[i] = from + lm_uniform_below(out[i], range);
   } else { /* computes bits * range >> 64 by two products */
@@ -152,7 +152,7 @@ static void log_normal_f64(const void *context, int64_t first, int n, void *tile
   for (int i = 0; i < n; i++) out[i] = exp(out[i]);
 }
 
-static void cosines(const void *context, int64_t first, int n, void *tile) {
+static void fill_cosines(const void *context, int64_t first, int n, void *tile) {
   const lm_cosines *terms = context;
   const double step = terms->step, a0 = terms->a0, a1 = terms->a1, a2 = terms->a2, from = (double)first;
   double *restrict out = tile;
@@ -206,8 +206,8 @@ const struct lm_fill_loops LM_ISA_NAME(lm_fill_loops) = {.f32 = {[LM_DRAW_UNIFOR
                                                                   [LM_DRAW_CAUCHY] = cauchy_f64,
                                                                   [LM_DRAW_GEOMETRIC] = geometric,
                                                                   [LM_DRAW_INTEGERS] = integers},
-                                                         .bits = bits,
-                                                         .cosines = cosines,
+                                                         .bits = fill_bits,
+                                                         .cosines = fill_cosines,
                                                          .arange_f64 = arange_f64,
                                                          .arange_i64 = arange_i64,
                                                          .linspace = linspace,

@@ -56,8 +56,8 @@ static bool round_row(int64_t k, const float *x, const lm_int8_steps *to, int64_
 }
 
 /* Sums products of `rows` rows of x, from `first` on, and `outs` rows of weight; both are constants in each call. */
-LM_INLINE void products_of(int rows, int outs, int64_t k, const lm_int8_steps *x, int64_t first, const int8_t *weight,
-                           float (*sum)[LM_INT8_ROWS]) {
+LM_INLINE void multiply_int8_rows(int rows, int outs, int64_t k, const lm_int8_steps *x, int64_t first,
+                                  const int8_t *weight, float (*sum)[LM_INT8_ROWS]) {
   const int16_t *steps = x->steps + first * x->row;
   const int64_t blocks = x->row / LM_INT8_BLOCK;
   const float *scale = x->scale + first * blocks;
@@ -100,9 +100,9 @@ LM_INLINE void products_by(int rows, int outs, int64_t all, int64_t k, const lm_
   for (int64_t j = 0; j < all;) {
     int n = j + outs <= all ? outs : 1;
     if (n == outs) {
-      products_of(rows, outs, k, x, first, weight + j * k, sum);
+      multiply_int8_rows(rows, outs, k, x, first, weight + j * k, sum);
     } else {
-      products_of(rows, 1, k, x, first, weight + j * k, sum);
+      multiply_int8_rows(rows, 1, k, x, first, weight + j * k, sum);
     }
     for (int s = 0; s < n; s++, j++) {
       for (int r = 0; r < rows; r++) y[r * y_row + j] = sum[s][r] * scale[j] + (bias ? bias[j] : 0);

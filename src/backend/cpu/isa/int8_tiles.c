@@ -20,7 +20,7 @@ LM_INLINE lm_int32_pack four_bytes(const uint8_t *from) {
 
 /* Adds products of four bytes, by the one instruction of CPUs with VNNI. It is written in assembler since this file is
  * compiled for CPUs without it, too. */
-LM_INLINE lm_int32_pack add_fours(lm_int32_pack sum, lm_int32_pack a, lm_int32_pack b) {
+LM_INLINE lm_int32_pack add_byte_products(lm_int32_pack sum, lm_int32_pack a, lm_int32_pack b) {
 #if defined(__AVX512BW__)
   __asm__("vpdpbusd %2, %1, %0" : "+v"(sum) : "v"(a), "v"(b));
 #else
@@ -47,7 +47,7 @@ LM_INLINE void tile_of(int rows, bool vnni, int64_t steps, const uint8_t *a, int
       const lm_int32_pack x = four_bytes(a + r * row);
       const lm_int16_pack x_even = (lm_int16_pack)(x & 0x00ff00ff), x_odd = (lm_int16_pack)(x >> 8 & 0x00ff00ff);
       for (int p = 0; p < PACKS; p++)
-        sum[r][p] = vnni ? add_fours(sum[r][p], x, w[p])
+        sum[r][p] = vnni ? add_byte_products(sum[r][p], x, w[p])
                          : sum[r][p] + lm_pack_pairs(x_even, even[p]) + lm_pack_pairs(x_odd, odd[p]);
     }
   }
@@ -70,7 +70,7 @@ LM_INLINE void tile_by(bool vnni, int rows, int64_t steps, const uint8_t *a, int
   }
 }
 
-static void tile(int rows, int64_t steps, const uint8_t *a, int64_t row, const int8_t *b, int32_t *c) {
+static void int8_tile(int rows, int64_t steps, const uint8_t *a, int64_t row, const int8_t *b, int32_t *c) {
 #if defined(__AVX512BW__)
   if (__builtin_cpu_supports("avx512vnni")) {
     tile_by(true, rows, steps, a, row, b, c);
@@ -130,8 +130,8 @@ static void quantize(const lm_byte_finish *of, float scale, const float *x, int6
 
 LM_INLINE float float_of(uint8_t byte, bool is_signed) { return is_signed ? (float)(int8_t)byte : (float)byte; }
 
-static void add(const lm_byte_finish *of, const uint8_t *x, bool x_signed, const uint8_t *other, bool other_signed,
-                const float *scale, float shift, int64_t n, uint8_t *out) {
+static void add_int8(const lm_byte_finish *of, const uint8_t *x, bool x_signed, const uint8_t *other, bool other_signed,
+                     const float *scale, float shift, int64_t n, uint8_t *out) {
   const lm_byte_finish f = *of;
   const float a = scale[0], b = scale[1];
   LM_INDEPENDENT
@@ -144,5 +144,9 @@ static void dequantize(bool is_signed, const uint8_t *x, int64_t n, int32_t zero
   for (int64_t i = 0; i < n; i++) out[i] = (float)((is_signed ? (int32_t)(int8_t)x[i] : x[i]) - zero) * scale;
 }
 
-const struct lm_byte_loops LM_ISA_NAME(lm_byte_loops) = {
-    .tile = tile, .depthwise = depthwise, .finish = finish, .quantize = quantize, .add = add, .dequantize = dequantize};
+const struct lm_byte_loops LM_ISA_NAME(lm_byte_loops) = {.tile = int8_tile,
+                                                         .depthwise = depthwise,
+                                                         .finish = finish,
+                                                         .quantize = quantize,
+                                                         .add = add_int8,
+                                                         .dequantize = dequantize};

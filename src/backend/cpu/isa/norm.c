@@ -47,7 +47,7 @@ static inline relu_kind relu_kind_of(const lm_norm_back *in) {
 #define LM_TEMPLATE "backend/cpu/isa/templates/norm_layer.inc"
 #include "backend/cpu/isa/templates/each_float.inc"
 
-static void flush(double *restrict sums, void *work, int64_t n, bool wide) {
+static void add_sums(double *restrict sums, void *work, int64_t n, bool wide) {
   double *restrict d = work;
   float *restrict f = work;
   for (int64_t i = 0; wide && i < n; i++) sums[i] += d[i], d[i] = 0;
@@ -58,4 +58,4 @@ static void flush(double *restrict sums, void *work, int64_t n, bool wide) {
   [LM_##E] = {rows_moments_##E, rows_apply_##E, rows_sums_##E, rows_back_##E,  run_moments_##E, run_apply_##E, \
               run_sums_##E,     run_back_##E,   layer_##E,     layer_back_##E, rms_##E,         rms_back_##E}
 
-const struct lm_norm_loops LM_ISA_NAME(lm_norm_loops) = {{TABLE(F16), TABLE(BF16), TABLE(F32), TABLE(F64)}, flush};
+const struct lm_norm_loops LM_ISA_NAME(lm_norm_loops) = {{TABLE(F16), TABLE(BF16), TABLE(F32), TABLE(F64)}, add_sums};

@@ -40,7 +40,7 @@ enum { LANES = 2 };
 
 /* ---- floating numbers only */
 
-static inline double log_of_two(double a, double b) {
+static inline double log_add_exp(double a, double b) {
   double min_value = a < b ? a : b, max_value = a < b ? b : a;
   double sum = max_value + log1p(exp(min_value - max_value));
   return a != a || b != b ? a + b : min_value == max_value && isinf(min_value) ? min_value : sum;
@@ -59,7 +59,7 @@ static void row_logsumexp(const lm_scan_part *p, int n) {
   }
   if (has_nan || isinf(max_value) || !(max_value - begin <= most_apart)) {
     double sum = *carry;
-    for (int i = 0; i < n; i++) x[i] = sum = log_of_two(sum, x[i]);
+    for (int i = 0; i < n; i++) x[i] = sum = log_add_exp(sum, x[i]);
     *carry = sum;
     return;
   }
@@ -72,7 +72,7 @@ static void row_logsumexp(const lm_scan_part *p, int n) {
 
 static void cols_logsumexp(const lm_scan_part *p, int n) {
   double *x = p->x, *carry = p->carry;
-  for (int j = 0; j < n; j++) x[j] = carry[j] = log_of_two(carry[j], x[j]);
+  for (int j = 0; j < n; j++) x[j] = carry[j] = log_add_exp(carry[j], x[j]);
 }
 
 static void row_recurrence(const lm_scan_part *p, int n) {

@@ -183,8 +183,8 @@ static void input(const lm_wino_images *im, const float *x, int64_t channels, in
   }
 }
 
-static void grad(const lm_wino_images *im, const float *g, int64_t channels, int64_t first, int64_t last, float *z,
-                 int64_t stride, const float *zeros) {
+static void transform_wino_grad(const lm_wino_images *im, const float *g, int64_t channels, int64_t first, int64_t last,
+                                float *z, int64_t stride, const float *zeros) {
   tile_cursor at = tile_cursor_from(im, first);
   for (int64_t tile = first; tile < last; tile++, z += channels, tile_cursor_next(&at)) {
     const float *p[16];
@@ -437,7 +437,7 @@ static void multiply_transposed(int64_t rows, int64_t columns, int64_t depth, co
 const struct lm_wino_loops LM_ISA_NAME(lm_wino_loops) = {
     .panel = PANEL,
     .input = input,
-    .grad = grad,
+    .grad = transform_wino_grad,
     .output = output,
     .weight = weight,
     .weight_rotated = weight_rotated,

@@ -104,7 +104,7 @@ static lm_status each_by_lapack(const char *what, const lm_tensor *x, double flo
   NEED(lm_openblas_enter(buffers));
   lm_status status = lm_each_matrix(count, flops, bytes, one_by_lapack, &(lapack_job){one, job}, &bad);
   lm_openblas_leave(buffers);
-  return status == LM_OK ? lm_matrix_not_converged(what, "A", x, bad) : status;
+  return status == LM_OK ? lm_matrix_fail_not_converged(what, "A", x, bad) : status;
 }
 
 /* Sets `to` to the first columns of the identity, m numbers each. */
@@ -174,8 +174,8 @@ static int eigh_one(const void *job, int64_t i, char *work) {
 }
 
 /* Computes eigenvalues and, with jobz "V", the vectors, which replace `matrices`. */
-static lm_status eigh(const lm_tensor *x, const lm_tensor *matrices, const char *jobz, int triangle,
-                      const lm_tensor *values) {
+static lm_status eigh_cpu(const lm_tensor *x, const lm_tensor *matrices, const char *jobz, int triangle,
+                          const lm_tensor *values) {
   eigh_job j = {.b = batch_of(x), .values = values, .jobz = jobz, .uplo = triangle == 0 ? "L" : "U"};
   batch *b = &j.b;
   lm_scalar answer;
@@ -189,17 +189,15 @@ static lm_status eigh(const lm_tensor *x, const lm_tensor *matrices, const char 
   return each_by_lapack("the computation of eigenvalues", x, 9.0 * b->n * b->n * b->n, bytes, eigh_one, &j);
 }
 
-lm_status lm_cpu_linalg_eigh(const void *args, lm_tensor *const *out) {
-  const lm_linalg_eigh_args *a = args;
+lm_status lm_cpu_linalg_eigh(const lm_linalg_eigh_args *a, lm_tensor *const *out) {
   NEED(lm_cpu_copy(a->A, out[1]));
-  return eigh(a->A, out[1], "V", a->UPLO, out[0]);
+  return eigh_cpu(a->A, out[1], "V", a->UPLO, out[0]);
 }
 
-lm_status lm_cpu_linalg_eigvalsh(const void *args, lm_tensor *const *out) {
-  const lm_linalg_eigvalsh_args *a = args;
+lm_status lm_cpu_linalg_eigvalsh(const lm_linalg_eigvalsh_args *a, lm_tensor *const *out) {
   LM_OWNED *copy = NULL;
   NEED(lm_column_major(a->A, &copy));
-  return eigh(a->A, copy, "N", a->UPLO, out[0]);
+  return eigh_cpu(a->A, copy, "N", a->UPLO, out[0]);
 }
 
 /* ---- singular values */
@@ -251,20 +249,20 @@ static lm_status run_svd(const lm_tensor *x, const batch *b, size_t bytes, lm_ma
   return each_by_lapack("the computation of singular values", x, flops, bytes, one, job);
 }
 
-static lm_status svd(const lm_tensor *x, const char *jobz, const lm_tensor *u, const lm_tensor *s, const lm_tensor *v) {
+static lm_status svd_cpu(const lm_tensor *x, const char *jobz, const lm_tensor *u, const lm_tensor *s,
+                         const lm_tensor *v) {
   LM_OWNED *copy = NULL;
   svd_job j = {.jobz = jobz, .s = s, .u = u, .v = v};
   NEED(prepare_svd(&j.b, x, jobz, &copy));
   return run_svd(x, &j.b, lay_out(&j.b, NULL, &(scratch){0}), svd_one, &j);
 }
 
-lm_status lm_cpu_linalg_svd(const void *args, lm_tensor *const *out) {
-  const lm_linalg_svd_args *a = args;
-  return svd(a->A, a->full_matrices ? "A" : "S", out[0], out[1], out[2]);
+lm_status lm_cpu_linalg_svd(const lm_linalg_svd_args *a, lm_tensor *const *out) {
+  return svd_cpu(a->A, a->full_matrices ? "A" : "S", out[0], out[1], out[2]);
 }
 
-lm_status lm_cpu_linalg_svdvals(const void *args, lm_tensor *const *out) {
-  return svd(((const lm_linalg_svdvals_args *)args)->A, "N", NULL, out[0], NULL);
+lm_status lm_cpu_linalg_svdvals(const lm_linalg_svdvals_args *a, lm_tensor *const *out) {
+  return svd_cpu(a->A, "N", NULL, out[0], NULL);
 }
 
 /* ---- the pseudoinverse: V diag(1 / s) U^T with s of 0 left out */
@@ -317,8 +315,7 @@ static int pinv_one(const void *job, int64_t i, char *work) {
   return status == LM_OK ? info : lm_matrix_failed(status);
 }
 
-lm_status lm_cpu_linalg_pinv(const void *args, lm_tensor *const *out) {
-  const lm_linalg_pinv_args *a = args;
+lm_status lm_cpu_linalg_pinv(const lm_linalg_pinv_args *a, lm_tensor *const *out) {
   LM_OWNED *copy = NULL;
   pinv_job j = {.result = out[0], .atol = a->atol, .rtol = a->rtol, .hermitian = a->hermitian};
   NEED(prepare_svd(&j.b, a->A, "S", &copy));
@@ -399,8 +396,7 @@ static int lstsq_one(const void *job, int64_t i, char *work) {
   return info;
 }
 
-lm_status lm_cpu_linalg_lstsq(const void *args, lm_tensor *const *out) {
-  const lm_linalg_lstsq_args *a = args;
+lm_status lm_cpu_linalg_lstsq(const lm_linalg_lstsq_args *a, lm_tensor *const *out) {
   const lm_tensor *x = a->A;
   LM_OWNED *copy = NULL, *right = NULL;
   lm_scalar answer = lm_scalar_of(x->dtype, 1);

@@ -24,7 +24,7 @@ typedef struct rows_job {
 static int64_t pairs_before(int64_t n, int64_t i) { return i * (2 * n - i - 1) / 2; }
 
 /* Packs rows first .. first + TILE - 1 of x2 as the columns of a tile; missing ones are 0. */
-static void pack(const rows_job *j, const char *x2, int64_t first, char *tile) {
+static void pack_x2(const rows_job *j, const char *x2, int64_t first, char *tile) {
   int64_t count = j->r - first < TILE ? j->r - first : TILE;
   if (count < TILE) memset(tile, 0, j->item * TILE * (size_t)j->m);
   for (int64_t l = 0; l < count; l++) {
@@ -51,7 +51,7 @@ static void later_rows(const rows_job *j, distance_loop *run, int64_t i, const c
 static void pack_tiles(void *ctx, int64_t first, int64_t last) {
   const rows_job *j = ctx;
   for (int64_t i = first; i < last; i++)
-    pack(j, lm_matrix_at(j->x2, i / j->tiles), i % j->tiles * TILE, j->packed + j->item * (size_t)(i * TILE * j->m));
+    pack_x2(j, lm_matrix_at(j->x2, i / j->tiles), i % j->tiles * TILE, j->packed + j->item * (size_t)(i * TILE * j->m));
 }
 
 static void measure_rows(void *ctx, int64_t first, int64_t last) {
@@ -104,7 +104,7 @@ static void finish_products(void *ctx, int64_t first, int64_t last) {
 }
 
 /* Computes distances by |a - b|^2 = |a|^2 + |b|^2 - 2 a b. */
-static lm_status by_products(rows_job *j) {
+static lm_status compute_by_products(rows_job *j) {
   int64_t batches = lm_matrix_count(j->out);
   LM_WORKSPACE(char, squares1, j->item *(size_t)(j->x1->numel / j->m));
   LM_WORKSPACE(char, squares2, j->item *(size_t)(j->x2->numel / j->m));
@@ -121,8 +121,8 @@ static lm_status by_products(rows_job *j) {
 }
 
 /* Computes the distances of x1's rows from x2's; `pairs`: of each row from the later ones, where x1 is x2. */
-static lm_status distances(const lm_tensor *x1, const lm_tensor *x2, double p, bool pairs, bool products,
-                           lm_tensor *out) {
+static lm_status compute_distances(const lm_tensor *x1, const lm_tensor *x2, double p, bool pairs, bool products,
+                                   lm_tensor *out) {
   LM_OWNED *rows1 = NULL, *rows2 = NULL;
   NEED(lm_row_major(x1, &rows1));
   NEED(lm_row_major(x2, &rows2));
@@ -137,19 +137,17 @@ static lm_status distances(const lm_tensor *x1, const lm_tensor *x2, double p, b
                 .out = out,
                 .pairs = pairs};
   j.tiles = lm_ceil_div(j.r, TILE);
-  if (j.m > 0) return products ? by_products(&j) : direct(&j);
+  if (j.m > 0) return products ? compute_by_products(&j) : direct(&j);
   memset(out->data, 0, lm_nbytes(out));
   return LM_OK;
 }
 
-lm_status lm_cpu_row_distances(const void *args, lm_tensor *const *out) {
-  const lm_row_distances_args *a = args;
-  return distances(a->x1, a->x2, a->p, false, a->by_products, out[0]);
+lm_status lm_cpu_row_distances(const lm_row_distances_args *a, lm_tensor *const *out) {
+  return compute_distances(a->x1, a->x2, a->p, false, a->by_products, out[0]);
 }
 
-lm_status lm_cpu_pair_distances(const void *args, lm_tensor *const *out) {
-  const lm_pair_distances_args *a = args;
-  return distances(a->x, a->x, a->p, true, false, out[0]);
+lm_status lm_cpu_pair_distances(const lm_pair_distances_args *a, lm_tensor *const *out) {
+  return compute_distances(a->x, a->x, a->p, true, false, out[0]);
 }
 
 typedef struct signs_job {
@@ -168,8 +166,7 @@ static void sum_signs(void *ctx, int64_t first, int64_t last) {
                                        x2->data + i / n * r * m * item, j->out->data + i * m * item);
 }
 
-lm_status lm_cpu_row_distances_backward(const void *args, lm_tensor *const *out) {
-  const lm_row_distances_backward_args *a = args;
+lm_status lm_cpu_row_distances_backward(const lm_row_distances_backward_args *a, lm_tensor *const *out) {
   LM_OWNED *g = NULL, *x1 = NULL, *x2 = NULL;
   NEED(lm_row_major(a->grad, &g));
   NEED(lm_row_major(a->x1, &x1));
@@ -179,9 +176,9 @@ lm_status lm_cpu_row_distances_backward(const void *args, lm_tensor *const *out)
   return lm_parallel(rows, (double)rows * each, 0, sum_signs, &(signs_job){g, x1, x2, out[0]});
 }
 
-lm_status lm_cpu_matrix_to_pairs(const void *args, lm_tensor *const *out) {
+lm_status lm_cpu_matrix_to_pairs(const lm_matrix_to_pairs_args *a, lm_tensor *const *out) {
   LM_OWNED *x = NULL;
-  NEED(lm_row_major(((const lm_matrix_to_pairs_args *)args)->x, &x));
+  NEED(lm_row_major(a->x, &x));
   int64_t n = x->size[0];
   size_t item = lm_dtype_size(x->dtype);
   for (int64_t i = 0; i < n; i++)
@@ -226,8 +223,7 @@ MIRROR(double)
 #undef MIRROR
 
 /* Copies rows right of the diagonal, and transposes squares to below it. */
-lm_status lm_cpu_pairs_to_matrix(const void *args, lm_tensor *const *out) {
-  const lm_pairs_to_matrix_args *a = args;
+lm_status lm_cpu_pairs_to_matrix(const lm_pairs_to_matrix_args *a, lm_tensor *const *out) {
   LM_OWNED *x = NULL;
   double work = (double)a->n * (double)a->n;
   NEED(lm_row_major(a->x, &x));

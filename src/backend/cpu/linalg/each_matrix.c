@@ -5,13 +5,7 @@
 #include "backend/cpu/linalg/lapack.h"
 #include "base/message.h"
 
-int64_t lm_matrix_count(const lm_tensor *x) {
-  int64_t n = 1;
-  for (int d = 0; d < x->ndim - 2; d++) n *= x->size[d];
-  return n;
-}
-
-static lm_status copy_of(const lm_tensor *x, bool columns, lm_tensor **out) {
+static lm_status copy_matrices(const lm_tensor *x, bool columns, lm_tensor **out) {
   NEED(lm_tensor_empty(x->dtype, x->device, x->ndim, x->size, LM_CONTIGUOUS, out));
   if (columns) {
     (*out)->stride[x->ndim - 2] = 1;
@@ -20,12 +14,12 @@ static lm_status copy_of(const lm_tensor *x, bool columns, lm_tensor **out) {
   return x->numel ? lm_cpu_copy(x, *out) : LM_OK;
 }
 
-lm_status lm_column_major(const lm_tensor *x, lm_tensor **out) { return copy_of(x, true, out); }
+lm_status lm_column_major(const lm_tensor *x, lm_tensor **out) { return copy_matrices(x, true, out); }
 
-lm_status lm_row_major_copy(const lm_tensor *x, lm_tensor **out) { return copy_of(x, false, out); }
+lm_status lm_row_major_copy(const lm_tensor *x, lm_tensor **out) { return copy_matrices(x, false, out); }
 
 lm_status lm_row_major(const lm_tensor *x, lm_tensor **out) {
-  if (!lm_is_contiguous(x)) return copy_of(x, false, out);
+  if (!lm_is_contiguous(x)) return copy_matrices(x, false, out);
   *out = lm_retain((lm_tensor *)x);
   return LM_OK;
 }
@@ -50,15 +44,15 @@ static void run_matrices(void *ctx, int64_t begin, int64_t end) {
   }
 }
 
-static double work_of(int64_t count, double flops) { return (double)count * (1000 + flops / 4); }
+static double matrices_ns(int64_t count, double flops) { return (double)count * (1000 + flops / 4); }
 
-int lm_matrix_threads(int64_t count, double flops) { return lm_threads_for(work_of(count, flops)); }
+int lm_matrix_threads(int64_t count, double flops) { return lm_threads_for(matrices_ns(count, flops)); }
 
 lm_status lm_each_matrix(int64_t count, double flops, size_t scratch, lm_matrix_fn *one, const void *job,
                          lm_bad_matrix *bad) {
   *bad = (lm_bad_matrix){0, -1};
   matrices_job matrices = {one, job, PTHREAD_MUTEX_INITIALIZER, count, 0};
-  lm_status status = lm_parallel(count, work_of(count, flops), scratch + 64, run_matrices, &matrices);
+  lm_status status = lm_parallel(count, matrices_ns(count, flops), scratch + 64, run_matrices, &matrices);
   if (matrices.first < count) *bad = (lm_bad_matrix){matrices.info, matrices.first};
   return status;
 }

@@ -43,8 +43,7 @@ lm_status lm_reflect_rows(lm_dtype dtype, int n, int ld, const void *a, const vo
 lm_status lm_column_major(const lm_tensor *x, lm_tensor **out);
 lm_status lm_row_major(const lm_tensor *x, lm_tensor **out);
 lm_status lm_row_major_copy(const lm_tensor *x, lm_tensor **out);
-/* Return the number of matrices, and the address of the i-th of dense ones. */
-int64_t lm_matrix_count(const lm_tensor *x);
+/* Returns the address of the i-th of dense matrices. */
 static inline void *lm_matrix_at(const lm_tensor *x, int64_t i) {
   return x->data + (size_t)(i * x->size[x->ndim - 2] * x->size[x->ndim - 1]) * lm_dtype_size(x->dtype);
 }

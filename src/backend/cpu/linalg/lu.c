@@ -56,12 +56,10 @@ static lm_status determinants(const lm_tensor *x, const lm_tensor *sign, const l
   return lm_each_matrix(lm_matrix_count(x), 0.67 * n * n * n, scratch_of(&j), det_one, &j, &bad);
 }
 
-lm_status lm_cpu_det(const void *args, lm_tensor *const *out) {
-  return determinants(((const lm_det_args *)args)->x, NULL, out[0], out + 1);
-}
+lm_status lm_cpu_det(const lm_det_args *a, lm_tensor *const *out) { return determinants(a->x, NULL, out[0], out + 1); }
 
-lm_status lm_cpu_slogdet(const void *args, lm_tensor *const *out) {
-  return determinants(((const lm_slogdet_args *)args)->x, out[0], out[1], out + 2);
+lm_status lm_cpu_slogdet(const lm_slogdet_args *a, lm_tensor *const *out) {
+  return determinants(a->x, out[0], out[1], out + 2);
 }
 
 static int factor_one(const void *job, int64_t i, char *work) {
@@ -70,8 +68,7 @@ static int factor_one(const void *job, int64_t i, char *work) {
   return j->check ? info : 0;
 }
 
-lm_status lm_cpu_linalg_lu_factor(const void *args, lm_tensor *const *out) {
-  const lm_linalg_lu_factor_args *a = args;
+lm_status lm_cpu_linalg_lu_factor(const lm_linalg_lu_factor_args *a, lm_tensor *const *out) {
   const lm_tensor *x = a->A;
   lm_bad_matrix bad;
   lu_job j = {.dtype = x->dtype,
@@ -138,8 +135,8 @@ static int inverse_one(const void *job, int64_t i, char *work) {
   return status == LM_OK ? 0 : lm_matrix_failed(status);
 }
 
-lm_status lm_cpu_inverse(const void *args, lm_tensor *const *out) {
-  const lm_tensor *x = ((const lm_inverse_args *)args)->x;
+lm_status lm_cpu_inverse(const lm_inverse_args *a, lm_tensor *const *out) {
+  const lm_tensor *x = a->x;
   int n = (int)x->size[x->ndim - 1];
   LM_OWNED *copy = NULL;
   lm_bad_matrix bad;
@@ -153,8 +150,7 @@ lm_status lm_cpu_inverse(const void *args, lm_tensor *const *out) {
   return lm_matrix_singular("x", x, bad);
 }
 
-lm_status lm_cpu_linalg_solve(const void *args, lm_tensor *const *out) {
-  const lm_linalg_solve_args *a = args;
+lm_status lm_cpu_linalg_solve(const lm_linalg_solve_args *a, lm_tensor *const *out) {
   if (a->A->numel) NEED(lm_cpu_copy(a->A, out[1]));
   return solve("A", a->A, (lu_job){.lu = out[1], .pivots = out[2], .check = true}, a->B, a->left, false, out[0]);
 }
@@ -167,20 +163,18 @@ static lm_status read_pivots(const lm_tensor *pivots, int64_t rows, lm_tensor **
   const int32_t *p = (const int32_t *)(*out)->data;
   int64_t n = pivots->size[pivots->ndim - 1];
   for (int64_t i = 0; i < pivots->numel; i++)
-    if (p[i] < 1 || p[i] > rows) return lm_bad_value(LM_BAD_PIVOT, lm_op_running_id(), i % n + 1, p[i], rows);
+    if (p[i] < 1 || p[i] > rows) return lm_fail_bad_value(LM_BAD_PIVOT, lm_op_running_id(), i % n + 1, p[i], rows);
   return LM_OK;
 }
 
-lm_status lm_cpu_linalg_lu_solve(const void *args, lm_tensor *const *out) {
-  const lm_linalg_lu_solve_args *a = args;
+lm_status lm_cpu_linalg_lu_solve(const lm_linalg_lu_solve_args *a, lm_tensor *const *out) {
   LM_OWNED *pivots = NULL, *lu = NULL;
   NEED(read_pivots(a->pivots, a->LU->size[a->LU->ndim - 1], &pivots));
   NEED(lm_row_major(a->LU, &lu));
   return solve("LU", lu, (lu_job){.lu = lu, .pivots = pivots}, a->B, a->left, a->adjoint, out[0]);
 }
 
-lm_status lm_cpu_lu_pivots_to_matrix(const void *args, lm_tensor *const *out) {
-  const lm_lu_pivots_to_matrix_args *a = args;
+lm_status lm_cpu_lu_pivots_to_matrix(const lm_lu_pivots_to_matrix_args *a, lm_tensor *const *out) {
   LM_OWNED *pivots = NULL;
   lm_dtype dtype = out[0]->dtype;
   int m = (int)out[0]->size[out[0]->ndim - 1], k = (int)a->pivots->size[a->pivots->ndim - 1];

@@ -19,7 +19,7 @@ static lm_status no_room(void) { return lm_fail_memory("address space for OpenBL
 
 /* Lists variables for the load of OpenBLAS. It would start threads that are never used, and takes CPUs newer than
  * itself for those of 2004. Variables that the user set stay. */
-static int variables(const char *added[2]) {
+static int missing_variables(const char *added[2]) {
   static const char *const cores[] = {NULL, "OPENBLAS_CORETYPE=Haswell", "OPENBLAS_CORETYPE=SkylakeX"};
   int n = 0;
   if (!getenv("OPENBLAS_NUM_THREADS")) added[n++] = "OPENBLAS_NUM_THREADS=1";
@@ -27,7 +27,7 @@ static int variables(const char *added[2]) {
   return n;
 }
 
-static lm_status load(void) {
+static lm_status load_openblas(void) {
   static const lm_plugin_family family = {"cpu", LM_VAR_BACKEND_PATH, "lm_openblas_plugin", "library"};
   void (*plugin)(lm_openblas_table *) = NULL;
   NEED(lm_plugin_need(&family, "openblas", (void **)&plugin));
@@ -53,14 +53,14 @@ static lm_status load_with_variables(void *nothing) {
   static char **volatile with; /* kept, for leak checkers: once somebody calls setenv, nothing else points to it */
   const char *added[2];
   char **before = environ;
-  int n = 0, more = variables(added);
+  int n = 0, more = missing_variables(added);
   while (before && before[n]) n++;
   with = lm_malloc((size_t)(n + more + 1) * sizeof *with);
   if (!with) return lm_fail_memory("the environment of OpenBLAS");
   for (int i = 0; i < n + more; i++) with[i] = i < n ? before[i] : (char *)added[i - n];
   with[n + more] = NULL;
   environ = with;
-  lm_status status = load();
+  lm_status status = load_openblas();
   while (more > 0) drop_variable(added[--more]);
   return status;
 }

@@ -23,8 +23,7 @@
 ORGQR(float)
 ORGQR(double)
 
-lm_status lm_cpu_orgqr(const void *args, lm_tensor *const *out) {
-  const lm_orgqr_args *a = args;
+lm_status lm_cpu_orgqr(const lm_orgqr_args *a, lm_tensor *const *out) {
   const int64_t m = a->x->size[a->x->ndim - 2], n = a->x->size[a->x->ndim - 1], k = a->tau->size[a->tau->ndim - 1];
   const int64_t matrices = out[0]->numel / (m * n);
   for (int64_t i = 0; i < matrices; i++) {

@@ -153,8 +153,7 @@ static int qr_one(const void *job, int64_t i, char *work) {
   return 0;
 }
 
-lm_status lm_cpu_linalg_qr(const void *args, lm_tensor *const *out) {
-  const lm_linalg_qr_args *a = args;
+lm_status lm_cpu_linalg_qr(const lm_linalg_qr_args *a, lm_tensor *const *out) {
   const lm_tensor *x = a->A;
   LM_OWNED *copy = NULL;
   lm_bad_matrix bad;

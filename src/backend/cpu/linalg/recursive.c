@@ -4,7 +4,7 @@
 
 #include "backend/cpu/matmul/gemm.h"
 
-static void *at(lm_dtype dtype, const void *a, int ld, int row, int column) {
+static void *item_at(lm_dtype dtype, const void *a, int ld, int row, int column) {
   return (char *)a + lm_dtype_size(dtype) * ((size_t)row * (size_t)ld + (size_t)column);
 }
 
@@ -25,8 +25,8 @@ static lm_status solve_columns(const lm_trsm_job *t, int n, int k, const void *a
     return LM_OK;
   }
   int half = half_of(n), rest = n - half;
-  void *lower_right = at(t->dtype, a, lda, half, half), *b2 = at(t->dtype, b, ldb, half, 0);
-  const void *beside = t->upper ? at(t->dtype, a, lda, 0, half) : at(t->dtype, a, lda, half, 0);
+  void *lower_right = item_at(t->dtype, a, lda, half, half), *b2 = item_at(t->dtype, b, ldb, half, 0);
+  const void *beside = t->upper ? item_at(t->dtype, a, lda, 0, half) : item_at(t->dtype, a, lda, half, 0);
   if (t->upper == t->transposed) { /* from above: op(a) is lower triangular */
     NEED(solve_columns(t, half, k, a, lda, b, ldb));
     NEED(subtract_product(t->dtype, rest, k, half, t->transposed, beside, lda, b, ldb, 1, b2, ldb));
@@ -42,7 +42,7 @@ static lm_status solve_columns(const lm_trsm_job *t, int n, int k, const void *a
 /* Columns of a thread's part are multiples of a grain: enough for fast products. */
 enum { SOLVED_GRAIN = 64, UPDATED_GRAIN = 32 };
 
-static int parts_of(int columns, int grain, double work) {
+static int column_parts(int columns, int grain, double work) {
   int threads = lm_threads_for(work), grains = (int)lm_ceil_div(columns, grain);
   return threads < grains ? threads : grains;
 }
@@ -63,12 +63,13 @@ static void solve_parts(void *ctx, int64_t first, int64_t last) {
   solving *s = ctx;
   int begin = part_begin(s->k, SOLVED_GRAIN, first, s->parts);
   int columns = part_begin(s->k, SOLVED_GRAIN, last, s->parts) - begin;
-  lm_parallel_note(solve_columns(s->t, s->n, columns, s->a, s->lda, at(s->t->dtype, s->b, s->ldb, 0, begin), s->ldb));
+  lm_parallel_note(
+      solve_columns(s->t, s->n, columns, s->a, s->lda, item_at(s->t->dtype, s->b, s->ldb, 0, begin), s->ldb));
 }
 
 lm_status lm_trsm_solve(const lm_trsm_job *t, int n, int k, const void *a, int lda, void *b, int ldb) {
   double work = (double)n * n * k / 200;
-  int parts = parts_of(k, SOLVED_GRAIN, work);
+  int parts = column_parts(k, SOLVED_GRAIN, work);
   if (parts <= 1) return solve_columns(t, n, k, a, lda, b, ldb);
   solving job = {.t = t, .n = n, .k = k, .lda = lda, .ldb = ldb, .parts = parts, .a = a, .b = b};
   return lm_parallel(parts, work, 0, solve_parts, &job);
@@ -81,15 +82,15 @@ lm_status lm_invert_lower(lm_dtype dtype, int n, const void *a, int lda, void *x
     return lm_trsm_solve(&lower, n, n, a, lda, x, ldx);
   }
   int half = half_of(n), rest = n - half;
-  const void *corner = at(dtype, a, lda, half, half), *below = at(dtype, a, lda, half, 0);
-  void *x_below = at(dtype, x, ldx, half, 0);
+  const void *corner = item_at(dtype, a, lda, half, half), *below = item_at(dtype, a, lda, half, 0);
+  void *x_below = item_at(dtype, x, ldx, half, 0);
   NEED(lm_invert_lower(dtype, half, a, lda, x, ldx));
   NEED(subtract_product(dtype, rest, half, half, false, below, lda, x, ldx, 0, x_below, ldx));
   NEED(lm_trsm_solve(&lower, rest, half, corner, lda, x_below, ldx));
-  return lm_invert_lower(dtype, rest, corner, lda, at(dtype, x, ldx, half, half), ldx);
+  return lm_invert_lower(dtype, rest, corner, lda, item_at(dtype, x, ldx, half, half), ldx);
 }
 
-static void swap(char *a, char *b, size_t bytes) {
+static void swap_bytes(char *a, char *b, size_t bytes) {
   char kept[1024];
   for (size_t i = 0; i < bytes; i += sizeof kept) {
     size_t n = bytes - i < sizeof kept ? bytes - i : sizeof kept;
@@ -103,7 +104,8 @@ void lm_swap_rows(lm_dtype dtype, int columns, void *a, int lda, const int *pivo
   for (int s = first; s < end; s++) {
     int i = back ? first + end - 1 - s : s;
     if (pivots[i] - 1 == i) continue;
-    swap(at(dtype, a, lda, i, 0), at(dtype, a, lda, pivots[i] - 1, 0), lm_dtype_size(dtype) * (size_t)columns);
+    swap_bytes(item_at(dtype, a, lda, i, 0), item_at(dtype, a, lda, pivots[i] - 1, 0),
+               lm_dtype_size(dtype) * (size_t)columns);
   }
 }
 
@@ -128,11 +130,11 @@ static void update_parts(void *ctx, int64_t first, int64_t last) {
   const lm_trsm_job lower = {.dtype = j->dtype, .ones = true};
   int begin = part_begin(j->n, UPDATED_GRAIN, first, j->parts);
   int columns = part_begin(j->n, UPDATED_GRAIN, last, j->parts) - begin;
-  void *its = at(j->dtype, j->right, j->lda, 0, begin);
-  const void *below = at(j->dtype, j->left, j->lda, j->half, 0);
+  void *its = item_at(j->dtype, j->right, j->lda, 0, begin);
+  const void *below = item_at(j->dtype, j->left, j->lda, j->half, 0);
   lm_cpu_gemm_job product =
       lm_cpu_gemm_job_of(j->dtype, j->m - j->half, columns, j->half, -1, lm_gemm_matrix_of(below, j->lda, false),
-                         lm_gemm_matrix_of(its, j->lda, false), 1, at(j->dtype, its, j->lda, j->half, 0), j->lda);
+                         lm_gemm_matrix_of(its, j->lda, false), 1, item_at(j->dtype, its, j->lda, j->half, 0), j->lda);
   product.alone = true;
   lm_swap_rows(j->dtype, columns, its, j->lda, j->pivots, 0, j->half, false);
   lm_parallel_note(solve_columns(&lower, j->half, columns, j->left, j->lda, its, j->lda));
@@ -144,7 +146,7 @@ static void update_parts(void *ctx, int64_t first, int64_t last) {
 static lm_status update_beside(lu_beside *j) {
   double work = (double)j->m * j->n * j->half / 50;
   if (work < 500e3) work = 0;
-  j->parts = parts_of(j->n, UPDATED_GRAIN, work);
+  j->parts = column_parts(j->n, UPDATED_GRAIN, work);
   return lm_parallel(j->parts, work, 0, update_parts, j);
 }
 
@@ -163,9 +165,9 @@ lm_status lm_factor_lu(lm_dtype dtype, int m, int n, void *a, int lda, int *pivo
                                   .left = a,
                                   .pivots = pivots,
                                   .n = rest,
-                                  .right = at(dtype, a, lda, 0, half)}));
+                                  .right = item_at(dtype, a, lda, 0, half)}));
   if (m == half) return LM_OK;
-  NEED(lm_factor_lu(dtype, m - half, rest, at(dtype, a, lda, half, half), lda, pivots + half, scratch, &below));
+  NEED(lm_factor_lu(dtype, m - half, rest, item_at(dtype, a, lda, half, half), lda, pivots + half, scratch, &below));
   if (*info == 0 && below > 0) *info = below + half;
   for (int i = half; i < min_mn; i++) pivots[i] += half;
   lm_swap_rows(dtype, half, a, lda, pivots, half, min_mn, false);
@@ -175,11 +177,11 @@ lm_status lm_factor_lu(lm_dtype dtype, int m, int n, void *a, int lda, int *pivo
 /* Computes the upper triangle of C -= A^T A: C [n, n], A [k, n]. */
 static lm_status subtract_square(lm_dtype dtype, int n, int k, const void *a, int lda, void *c, int ldc) {
   int half = half_of(n), rest = n - half;
-  const void *beside = at(dtype, a, lda, 0, half);
+  const void *beside = item_at(dtype, a, lda, 0, half);
   if (n <= 4 * LM_LEAF) return subtract_product(dtype, n, n, k, true, a, lda, a, lda, 1, c, ldc);
   NEED(subtract_square(dtype, half, k, a, lda, c, ldc));
-  NEED(subtract_product(dtype, half, rest, k, true, a, lda, beside, lda, 1, at(dtype, c, ldc, 0, half), ldc));
-  return subtract_square(dtype, rest, k, beside, lda, at(dtype, c, ldc, half, half), ldc);
+  NEED(subtract_product(dtype, half, rest, k, true, a, lda, beside, lda, 1, item_at(dtype, c, ldc, 0, half), ldc));
+  return subtract_square(dtype, rest, k, beside, lda, item_at(dtype, c, ldc, half, half), ldc);
 }
 
 lm_status lm_factor_cholesky(lm_dtype dtype, int n, void *a, int lda, int *info) {
@@ -188,7 +190,7 @@ lm_status lm_factor_cholesky(lm_dtype dtype, int n, void *a, int lda, int *info)
     return LM_OK;
   }
   int half = half_of(n), rest = n - half;
-  void *right = at(dtype, a, lda, 0, half), *corner = at(dtype, a, lda, half, half);
+  void *right = item_at(dtype, a, lda, 0, half), *corner = item_at(dtype, a, lda, half, half);
   NEED(lm_factor_cholesky(dtype, half, a, lda, info));
   if (*info != 0) return LM_OK;
   NEED(

@@ -34,8 +34,7 @@ static int cholesky_one(const void *job, int64_t i, char *work) {
 }
 
 /* Computes U of large matrices; L is its transpose, whose memory is column-major. */
-lm_status lm_cpu_cholesky(const void *args, lm_tensor *const *out) {
-  const lm_cholesky_args *a = args;
+lm_status lm_cpu_cholesky(const lm_cholesky_args *a, lm_tensor *const *out) {
   lm_bad_matrix bad;
   LM_OWNED *transposed = NULL;
   double n = (double)a->x->size[a->x->ndim - 1];
@@ -44,7 +43,7 @@ lm_status lm_cpu_cholesky(const void *args, lm_tensor *const *out) {
   triangle_job j = {
       .n = (int)n, .a = turn ? transposed : out[0], .triangle = {.dtype = a->x->dtype, .upper = a->upper || turn}};
   NEED(lm_each_matrix(lm_matrix_count(a->x), 0.33 * n * n * n, 0, cholesky_one, &j, &bad));
-  NEED(lm_matrix_not_positive("x", a->x, bad));
+  NEED(lm_matrix_fail_not_positive("x", a->x, bad));
   return turn ? lm_cpu_copy(transposed, out[0]) : LM_OK;
 }
 
@@ -65,8 +64,7 @@ static bool is_column_major(const lm_tensor *x) {
 }
 
 /* Solves A X = B for X. Without `left` X is column-major, and X A = B in memory A^T X^T = B^T. */
-lm_status lm_cpu_linalg_solve_triangular(const void *args, lm_tensor *const *out) {
-  const lm_linalg_solve_triangular_args *a = args;
+lm_status lm_cpu_linalg_solve_triangular(const lm_linalg_solve_triangular_args *a, lm_tensor *const *out) {
   LM_OWNED *A = NULL;
   lm_tensor *X = out[0];
   lm_bad_matrix bad;

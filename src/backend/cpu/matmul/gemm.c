@@ -31,11 +31,11 @@ enum { CACHED = 512 << 10 };
 enum { UNIT_NS = 10000, PIECES = 4 };
 
 /* Returns about how many multiplications one thread does in a nanosecond. */
-static double rate(lm_dtype dtype) {
+static double gemm_rate(lm_dtype dtype) {
   return dtype == LM_F32 ? 100 : dtype == LM_F64 ? 50 : dtype == LM_BF16 ? 200 : lm_dtype_size(dtype) < 8 ? 10 : 2;
 }
 
-static double work(const lm_cpu_gemm_job *g) { return (double)g->m * (double)g->n * (double)g->k; }
+static double gemm_work(const lm_cpu_gemm_job *g) { return (double)g->m * (double)g->n * (double)g->k; }
 
 static bool has_panels(const lm_cpu_gemm_job *g) {
   return g->dtype == LM_F32 || g->dtype == LM_F64 || g->dtype == LM_BF16;
@@ -48,9 +48,9 @@ static bool is_narrow(const lm_cpu_gemm_job *g) {
 /* Returns true if packing costs more than it saves; of integers, which are never packed, if threads do. */
 static bool is_small(const lm_cpu_gemm_job *g) {
   enum { WORK = 512, TERMS = 64, BLOCK_WORK = 4096, MAX_COLUMNS = 32 };
-  if (work(g) <= WORK) return g->dtype != LM_BF16 && g->dtype != LM_F16;
+  if (gemm_work(g) <= WORK) return !lm_dtype_is_half(g->dtype);
   if (g->k > TERMS || (g->dtype != LM_F32 && g->dtype != LM_F64)) return false;
-  return is_narrow(g) || (g->n > 1 && g->n <= MAX_COLUMNS && work(g) <= BLOCK_WORK);
+  return is_narrow(g) || (g->n > 1 && g->n <= MAX_COLUMNS && gemm_work(g) <= BLOCK_WORK);
 }
 
 /* Returns the bias from `column` on; NULL if there is none. */
@@ -228,10 +228,15 @@ static int64_t depth_of(const panels_job *j, int64_t terms) { return in_pairs(j)
 static int64_t round_terms(const panels_job *j, int64_t terms) { return in_pairs(j) ? lm_round_up(terms, 2) : terms; }
 
 /* Returns true if it is better to compute C transposed, B transposed times A transposed: few rows are packed, not a
- * long matrix; of a transposed A few columns are read, not many; and two transposed matrices become none. */
+ * long matrix; of a transposed A few columns are read, not many, unless so few terms cost less than transposing C; and
+ * two transposed matrices become none. */
 static bool is_better_transposed(const lm_cpu_gemm_job *g) {
   enum { ROWS = 96, COLUMNS = 128 };
-  if (!g->b.transposed) return g->a.transposed && g->n <= COLUMNS && g->m >= 2 * g->n;
+  if (!g->b.transposed) {
+    const bool has_few_terms = g->dtype != LM_BF16 && g->k * (int64_t)lm_dtype_size(g->dtype) <= BLOCK_BYTES / 2;
+    return g->a.transposed && g->n <= COLUMNS && g->m >= 2 * g->n &&
+           (!has_few_terms || g->n < lm_panel_loops_of(g->dtype)->width);
+  }
   return g->a.transposed || (g->m <= ROWS && g->n >= 2 * g->m);
 }
 
@@ -280,7 +285,7 @@ static int64_t unit_columns(const panels_job *j, int64_t part) {
 }
 
 /* Cuts a round so that units read least: each reads its rows and columns, and copies the rows if need be. */
-static void divide(panels_job *j, double work_ns) {
+static void divide_round(panels_job *j, double work_ns) {
   const int64_t tiles = lm_ceil_div(j->g.m, j->loops->height), panels = lm_ceil_div(j->columns, j->loops->width);
   const int64_t threads = j->g.alone ? 1 : lm_threads_for(work_ns), least_rows = lm_ceil_div(j->g.m, BLOCK_ROWS);
   const int64_t each = lm_max(1, lm_min(PIECES, (int64_t)(work_ns / (double)(threads * UNIT_NS))));
@@ -443,7 +448,7 @@ static void pack_round(panels_job *j) {
 static lm_status multiply_round(panels_job *j, double work_ns) {
   const lm_cpu_gemm_job *g = &j->g;
   if (j->packs && !j->keeps && j->to > j->from) pack_round(j);
-  divide(j, work_ns);
+  divide_round(j, work_ns);
   return lm_parallel(j->row_parts * j->column_parts, g->alone ? 0 : work_ns, scratch_of(j), multiply_units, j);
 }
 
@@ -578,7 +583,7 @@ static void multiply_parts(void *ctx, int64_t first, int64_t last) {
 static lm_status multiply_matrix(const lm_cpu_gemm_job *g) {
   /* Products by a vector wait for memory, some 10 bytes a nanosecond. */
   double entries = (double)g->m * (double)g->k + (double)g->k * (double)g->n + (double)g->m * (double)g->n;
-  double work_ns = fmax(work(g) / rate(g->dtype), g->dtype == LM_F32 ? entries * 0.4 : 0);
+  double work_ns = fmax(gemm_work(g) / gemm_rate(g->dtype), g->dtype == LM_F32 ? entries * 0.4 : 0);
   if (is_deep(g)) return multiply_deep(g, work_ns);
   if (has_panels(g)) return multiply_by_panels(g, work_ns);
   int64_t threads = g->alone ? 1 : lm_threads_for(work_ns);
@@ -589,15 +594,16 @@ static lm_status multiply_matrix(const lm_cpu_gemm_job *g) {
 
 bool lm_cpu_gemm_takes_rows(lm_dtype dtype, int64_t m, int64_t n, int64_t k) {
   const bool column = n == 1 && k < ROW_TERMS;
-  return (dtype == LM_F16 || dtype == LM_BF16) && (column || (m <= FEW_HALF_ROWS && n >= GRAIN));
+  return lm_dtype_is_half(dtype) && (column || (m <= FEW_HALF_ROWS && n >= GRAIN));
 }
 
 static bool is_skinny(const lm_cpu_gemm_job *g) {
   bool half = lm_cpu_gemm_takes_rows(g->dtype, g->m, g->n, g->k) && !g->a.transposed;
   bool long_enough = (g->n >= 256 && g->k >= 256) || (g->m == 1 && g->b.transposed && g->k >= 64) ||
                      (g->m <= FEW_ROWS_TRANSPOSED / 2 && g->b.transposed && g->k >= 256 && g->n >= 64);
-  return half || (g->dtype == LM_F32 && g->m <= (g->b.transposed ? FEW_ROWS_TRANSPOSED : FEW_ROWS) &&
-                  !g->a.transposed && long_enough);
+  bool packed = !g->b.transposed || lm_prepack_is_kept(g->b.tensor);
+  return half ||
+         (g->dtype == LM_F32 && g->m <= (packed ? FEW_ROWS : FEW_ROWS_TRANSPOSED) && !g->a.transposed && long_enough);
 }
 
 static lm_skinny_gemm_job skinny_gemm_of(const lm_cpu_gemm_job *g, const float *x, int64_t x_row) {
@@ -710,7 +716,7 @@ typedef struct dots_job {
 } dots_job;
 
 /* Returns the sum of n terms of member i, from `begin` on. */
-static double dot(const lm_cpu_gemm_job *g, int64_t i, int64_t begin, int64_t n) {
+static double sum_gemm_terms(const lm_cpu_gemm_job *g, int64_t i, int64_t begin, int64_t n) {
   int64_t bytes = (int64_t)lm_dtype_size(g->dtype);
   return LM_ISA_PICK(lm_gemm_loops)
       ->dot[g->dtype]((const char *)g->a.data + (i * g->a.step + begin) * bytes,
@@ -719,7 +725,7 @@ static double dot(const lm_cpu_gemm_job *g, int64_t i, int64_t begin, int64_t n)
 
 static void multiply_dots(void *ctx, int64_t first, int64_t last) {
   const dots_job *j = ctx;
-  for (int64_t i = first; i < last; i++) put_dot(j->g, i, dot(j->g, i, 0, j->g->k));
+  for (int64_t i = first; i < last; i++) put_dot(j->g, i, sum_gemm_terms(j->g, i, 0, j->g->k));
 }
 
 static void multiply_dot_parts(void *ctx, int64_t first, int64_t last) {
@@ -727,7 +733,7 @@ static void multiply_dot_parts(void *ctx, int64_t first, int64_t last) {
   int64_t each = (j->g->k + DOT_PARTS - 1) / DOT_PARTS;
   for (int64_t p = first; p < last; p++) {
     int64_t begin = p * each, n = j->g->k - begin < each ? j->g->k - begin : each;
-    j->part[p] = n > 0 ? dot(j->g, 0, begin, n) : 0;
+    j->part[p] = n > 0 ? sum_gemm_terms(j->g, 0, begin, n) : 0;
   }
 }
 
@@ -818,8 +824,8 @@ lm_status lm_cpu_gemm(const lm_cpu_gemm_job *g) {
     return LM_OK;
   }
   /* Runs matrices of a batch side by side, unless threads take fewer rounds for one matrix after the other. */
-  double work_ns = g->batch > 1 && !g->alone ? work(g) * (double)g->batch / rate(g->dtype) : 0;
-  int64_t threads = lm_threads_for(work_ns), of_one = lm_threads_for(work(g) / rate(g->dtype));
+  double work_ns = g->batch > 1 && !g->alone ? gemm_work(g) * (double)g->batch / gemm_rate(g->dtype) : 0;
+  int64_t threads = lm_threads_for(work_ns), of_one = lm_threads_for(gemm_work(g) / gemm_rate(g->dtype));
   if (threads > 1 && lm_ceil_div(g->batch, threads) * of_one <= g->batch)
     return lm_parallel(g->batch, work_ns, 0, multiply_members, (void *)g);
   for (int64_t i = 0; i < g->batch; i++) NEED(multiply_member(g, i));
@@ -853,7 +859,7 @@ lm_status lm_cpu_gemm_bf16(const lm_cpu_gemm_job *g, bool *done_) {
   enum { ROWS = 256, COLUMNS = 1024 }; /* rows and columns of a part of C */
   *done_ = false;
   if (g->alpha == 0) return LM_OK;
-  double work_ns = work(g) * (double)g->batch / rate(LM_BF16);
+  double work_ns = gemm_work(g) * (double)g->batch / gemm_rate(LM_BF16);
   parts_job job = {.g = g, .of_columns = lm_ceil_div(g->n, COLUMNS)};
   job.parts = job.of_columns * lm_ceil_div(g->m, ROWS);
   NEED(lm_parallel(g->batch > 1 ? g->batch : job.parts, work_ns, 0, multiply_bf16, &job));

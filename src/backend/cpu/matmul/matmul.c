@@ -9,14 +9,14 @@
 #include "op/matmul_call.h"
 #include "op_args_products.h"
 
-static lm_status multiply_in(const lm_product_args *p, lm_dtype dtype, lm_tensor *y, bool *done_) {
+static lm_status multiply_in_dtype(const lm_product_args *p, lm_dtype dtype, lm_tensor *y, bool *done_) {
   lm_status status;
   lm_matrix a = {0}, b = {0};
   lm_tensor *sum = NULL, *spread = NULL;
   const int64_t n = y->size[y->ndim - 2], m = y->size[y->ndim - 1];
   const void *bias = NULL;
-  TRY(lm_matrix_of(p->x, dtype, &a));
-  TRY(lm_matrix_of(p->other, dtype, &b));
+  TRY(lm_matrix_describe(p->x, dtype, &a));
+  TRY(lm_matrix_describe(p->other, dtype, &b));
   const bool few = lm_cpu_gemm_takes_rows(dtype, n, m, a.columns) && !a.transposed;
   const bool by_gemm = few || (dtype != LM_F16 && (dtype != LM_BF16 || lm_cpu_gemm_has_bf16()));
   if (y->dtype == dtype)
@@ -56,8 +56,7 @@ done:
   return status;
 }
 
-lm_status lm_cpu_product(const void *args, lm_tensor *const *out) {
-  const lm_product_args *p = args;
+lm_status lm_cpu_product(const lm_product_args *p, lm_tensor *const *out) {
   lm_tensor *y = out[0];
   bool done_ = false;
   lm_dtype dtype = y->dtype;
@@ -65,17 +64,16 @@ lm_status lm_cpu_product(const void *args, lm_tensor *const *out) {
   bool few = lm_cpu_gemm_takes_rows(dtype, y->size[y->ndim - 2], y->size[y->ndim - 1], terms);
   /* oneDNN multiplies by an alpha of 0, which makes NaN of infinities; BLAS ignores them. */
   bool dnn = p->alpha != 0 && terms > 0 && lm_dnn_has_bf16();
-  if (few || (dtype == LM_BF16 && (dnn || lm_cpu_gemm_has_bf16()))) NEED(multiply_in(p, dtype, y, &done_));
-  return done_ ? LM_OK : multiply_in(p, dtype == LM_F16 || dtype == LM_BF16 ? LM_F32 : dtype, y, &done_);
+  if (few || (dtype == LM_BF16 && (dnn || lm_cpu_gemm_has_bf16()))) NEED(multiply_in_dtype(p, dtype, y, &done_));
+  return done_ ? LM_OK : multiply_in_dtype(p, lm_dtype_is_half(dtype) ? LM_F32 : dtype, y, &done_);
 }
 
-lm_status lm_cpu_linear_with_epilogue(const void *args, lm_tensor *const *out) {
-  const lm_linear_with_epilogue_args *a = args;
+lm_status lm_cpu_linear_with_epilogue(const lm_linear_with_epilogue_args *a, lm_tensor *const *out) {
   const lm_tensor *y = out[0];
   const int64_t rows = y->size[0], k = y->size[1], terms = a->x->size[1];
   lm_matrix w = {0};
   if (y->dtype != LM_F32) return lm_fail_dtype("linear_with_epilogue", "x", "float32", lm_dtype_name(y->dtype));
-  NEED(lm_matrix_of(a->weight, LM_F32, &w));
+  NEED(lm_matrix_describe(a->weight, LM_F32, &w));
   const lm_epilogue end = {
       (float *)y->data, k, a->other ? (const float *)a->other->data : NULL, (lm_activation)a->activation, (float)a->min,
       (float)a->max};

@@ -16,7 +16,7 @@ typedef struct lm_dnn_guard {
 } lm_dnn_guard;
 void lm_dnn_guard_begin(lm_dnn_guard *guard);
 void lm_dnn_guard_end(lm_dnn_guard *guard);
-/* Guards the rest of a block. */
+/* Guards the calls of oneDNN from here to the end of the block. */
 #define LM_DNN_GUARD(name)                                            \
   lm_dnn_guard name __attribute__((cleanup(lm_dnn_guard_end))) = {0}; \
   lm_dnn_guard_begin(&name)

@@ -97,10 +97,8 @@ static kernel *find_kernel(const int64_t *key, kernel ***slot) {
 
 static kernel *kernel_cached(const int64_t *key) {
   kernel **slot;
-  pthread_mutex_lock(&cache_lock);
-  kernel *found = find_kernel(key, &slot);
-  pthread_mutex_unlock(&cache_lock);
-  return found;
+  LM_LOCKED(&cache_lock);
+  return find_kernel(key, &slot);
 }
 
 /* Adds k to the cache. Two threads may have made the same kernel: the first one's stays. */
@@ -567,7 +565,7 @@ static lm_status pack_weights(const kernel *by, void *weights, void *packed) {
   return kernel_convert(by, weights, packed, work);
 }
 
-static lm_status conv(const lm_conv_job *job, bool *done_) {
+static lm_status onednn_conv(const lm_conv_job *job, bool *done_) {
   const lm_conv_shape *s = &job->shape;
   const int64_t weights = s->k * filter_size(s);
   conv_parts c = {.job = job, .result = job->dtype == LM_BF16 ? dnnl_bf16 : dnnl_f32};
@@ -602,5 +600,5 @@ void lm_onednn_plugin(lm_onednn_table *table) {
                     (__builtin_cpu_is("intel") ? dnnl_cpu_isa_avx512_core_amx : dnnl_cpu_isa_avx512_core_bf16);
 #endif
   table->gemm_bf16 = gemm_bf16;
-  table->conv = conv;
+  table->conv = onednn_conv;
 }

@@ -1,7 +1,6 @@
 #include "backend/cuda/libraries/cublas.h"
 
 #include <cublasLt.h>
-#include <pthread.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -11,6 +10,7 @@
 #include "backend/known/setting.h"
 #include "base/mem.h"
 #include "base/message.h"
+#include "base/thread.h"
 #include "device/graph.h"
 
 enum { WORKSPACE = 32 << 20, MAX_ALIGN = 256, CHOICES = 4 };
@@ -102,7 +102,6 @@ static lm_status describe(const product *p, const void *bias, choice *c) {
 }
 
 static lm_status ask_heuristics(cublasLtHandle_t handle, const product *p, choice *c) {
-  lm_status status;
   cublasLtMatmulPreferenceOpaque_t preference;
   cublasLtMatmulHeuristicResult_t result[CHOICES];
   int found = 0;
@@ -116,46 +115,43 @@ static lm_status ask_heuristics(cublasLtHandle_t handle, const product *p, choic
                {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, (uint32_t)p->align_a},
                {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, (uint32_t)p->align_y},
                {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, (uint32_t)p->align_y}};
-  TRY(BLAS(cublasLtMatmulPreferenceInit(&preference)));
-  TRY(BLAS(cublasLtMatmulPreferenceSetAttribute(&preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace,
-                                                sizeof workspace)));
-  if (p->shape.dtype == LM_F16 || p->shape.dtype == LM_BF16)
-    TRY(BLAS(cublasLtMatmulPreferenceSetAttribute(&preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &reduction,
-                                                  sizeof reduction)));
+  NEED(BLAS(cublasLtMatmulPreferenceInit(&preference)));
+  NEED(BLAS(cublasLtMatmulPreferenceSetAttribute(&preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace,
+                                                 sizeof workspace)));
+  if (lm_dtype_is_half(p->shape.dtype))
+    NEED(BLAS(cublasLtMatmulPreferenceSetAttribute(&preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &reduction,
+                                                   sizeof reduction)));
   for (int i = 0; i < 4; i++)
-    TRY(BLAS(cublasLtMatmulPreferenceSetAttribute(&preference, align[i].name, &align[i].bytes, sizeof align[i].bytes)));
+    NEED(
+        BLAS(cublasLtMatmulPreferenceSetAttribute(&preference, align[i].name, &align[i].bytes, sizeof align[i].bytes)));
   int code =
       cublasLtMatmulAlgoGetHeuristic(handle, &c->how, &c->b, &c->a, &c->y, &c->y, &preference, CHOICES, result, &found);
   /* cuBLASLt reports a bias that it does not support by either code; without a bias the second is a bug of ours. */
-  if (code == CUBLAS_STATUS_NOT_SUPPORTED || (p->bias && code == CUBLAS_STATUS_INVALID_VALUE)) goto done;
-  TRY(lm_cuda_check_blas(code, "cublasLtMatmulAlgoGetHeuristic"));
+  if (code == CUBLAS_STATUS_NOT_SUPPORTED || (p->bias && code == CUBLAS_STATUS_INVALID_VALUE)) return LM_OK;
+  NEED(lm_cuda_check_blas(code, "cublasLtMatmulAlgoGetHeuristic"));
   for (int i = 0; i < found && !c->found; i++) {
     c->found = result[i].state == CUBLAS_STATUS_SUCCESS;
     c->algorithm = result[i].algo;
     c->workspace = result[i].workspaceSize;
   }
-done:
-  return status;
+  return LM_OK;
 }
 
 /* Makes a card's handle; the caller holds the lock, also for choose_algorithm and choose_relaxed. */
 static lm_status make_handle(int ordinal) { return handles[ordinal] ? LM_OK : BLAS(cublasLtCreate(&handles[ordinal])); }
 
 static lm_status choose_algorithm(const product *p, const void *bias, const choice **out) {
-  lm_status status;
-  choice *fresh = lm_calloc(1, sizeof *fresh);
+  LM_FREED choice *fresh = lm_calloc(1, sizeof *fresh);
   if (!fresh) return LM_E_OOM;
   fresh->key = *p;
   lm_plan_search_count();
-  TRY(make_handle(p->device));
-  TRY(describe(p, bias, fresh));
-  TRY(ask_heuristics(handles[p->device], p, fresh));
+  NEED(make_handle(p->device));
+  NEED(describe(p, bias, fresh));
+  NEED(ask_heuristics(handles[p->device], p, fresh));
   lm_cache_put(&choices, &fresh->head, sizeof *p);
   *out = fresh;
   fresh = NULL;
-done:
-  lm_free(fresh);
-  return status;
+  return LM_OK;
 }
 
 /* Chooses in relaxed mode. A capture may still forbid runtime calls that the library makes to choose or start. */
@@ -170,18 +166,16 @@ static lm_status choose_relaxed(const product *p, const void *bias, const choice
 }
 
 lm_status lm_cuda_blas_prepare(int ordinal) {
-  pthread_mutex_lock(&lock);
-  lm_status status = make_handle(ordinal);
-  pthread_mutex_unlock(&lock);
-  return status;
+  LM_LOCKED(&lock);
+  return make_handle(ordinal);
 }
 
-lm_status lm_cuda_gemm(const lm_cuda_gemm_job *job, void *stream, bool *done_) {
+lm_status lm_cuda_gemm(const lm_cuda_gemm_job *job, void *stream, bool *done) {
   lm_status status = LM_OK;
   cublasLtHandle_t handle = NULL;
   const choice *c = NULL;
-  void *workspace = NULL;
-  *done_ = false;
+  LM_CUDA_SCRATCH workspace = {0};
+  *done = false;
   if (job->shape.batch > INT32_MAX) return LM_OK;
   product p = product_of(job);
   pthread_mutex_lock(&lock);
@@ -189,21 +183,18 @@ lm_status lm_cuda_gemm(const lm_cuda_gemm_job *job, void *stream, bool *done_) {
   if (!c) status = choose_relaxed(&p, job->bias, &c);
   handle = handles[p.device];
   pthread_mutex_unlock(&lock);
-  TRY(status);
-  if (!c->found) goto done;
+  if (status != LM_OK || !c->found) return status;
   cublasLtMatmulDescOpaque_t how = c->how; /* the bias differs from call to call */
   if (job->bias)
-    TRY(BLAS(cublasLtMatmulDescSetAttribute(&how, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &job->bias, sizeof job->bias)));
-  if (c->workspace > 0) TRY(lm_cuda_scratch(job->device, c->workspace, &workspace));
+    NEED(BLAS(cublasLtMatmulDescSetAttribute(&how, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &job->bias, sizeof job->bias)));
+  NEED(lm_cuda_scratch(job->device, c->workspace, &workspace));
   float alpha = (float)job->alpha, beta = (float)job->beta;
   bool wide = job->shape.dtype == LM_F64;
   int code = cublasLtMatmul(handle, &how, wide ? (const void *)&job->alpha : &alpha, job->b, (void *)&c->b, job->a,
                             (void *)&c->a, wide ? (const void *)&job->beta : &beta, job->y, (void *)&c->y, job->y,
-                            (void *)&c->y, &c->algorithm, workspace, c->workspace, stream);
-  if (code == CUBLAS_STATUS_NOT_SUPPORTED) goto done; /* despite the heuristics */
-  TRY(lm_cuda_check_blas(code, "cublasLtMatmul"));
-  *done_ = true;
-done:
-  if (workspace) lm_cuda_scratch_done(job->device, workspace, c->workspace);
-  return status;
+                            (void *)&c->y, &c->algorithm, workspace.p, c->workspace, stream);
+  if (code == CUBLAS_STATUS_NOT_SUPPORTED) return LM_OK; /* despite the heuristics */
+  NEED(lm_cuda_check_blas(code, "cublasLtMatmul"));
+  *done = true;
+  return LM_OK;
 }

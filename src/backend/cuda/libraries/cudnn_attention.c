@@ -34,7 +34,7 @@ static descriptor side_as(builder *b, int side, lm_cudnn_kind kind, int64_t id, 
   int64_t stride[4] = {key->stride[side][0], key->stride[side][1], transposed ? 1 : row, transposed ? row : 1};
   return lm_cudnn_tensor(b->graph, kind, id, lm_cudnn_type(key->dtype), size, stride);
 }
-static descriptor side(builder *b, int which) { return side_as(b, which, LM_CUDNN_MEMORY, which, false); }
+static descriptor add_side(builder *b, int which) { return side_as(b, which, LM_CUDNN_MEMORY, which, false); }
 
 static descriptor dense(builder *b, lm_cudnn_kind kind, int64_t id, cudnnDataType_t type, int64_t heads, int64_t rows,
                         int64_t columns) {
@@ -101,7 +101,7 @@ static descriptor reshaped(builder *b, descriptor x, descriptor result) {
 }
 
 /* Returns x with -inf where the key comes after the query, if the mask is causal. */
-static descriptor hidden(builder *b, descriptor x) {
+static descriptor mask_later_keys(builder *b, descriptor x) {
   if (!b->key->causal) return x;
   descriptor row = scores(b, CUDNN_DATA_INT32), column = scores(b, CUDNN_DATA_INT32);
   descriptor seen = scores(b, CUDNN_DATA_BOOLEAN), result = scores(b, REAL);
@@ -130,7 +130,7 @@ static descriptor biased(builder *b, descriptor x) {
 /* ---- dropout */
 
 /* Returns 1 where a weight is kept and 0 elsewhere, or NULL: the same in each graph from the same seed and offset. */
-static descriptor mask(builder *b) {
+static descriptor build_keep_mask(builder *b) {
   const cudnnRngDistribution_t distribution = CUDNN_RNG_DISTRIBUTION_BERNOULLI;
   const double stays = 1 - b->key->dropout_p;
   const int64_t one[4] = {1, 1, 1, 1};
@@ -163,13 +163,13 @@ static descriptor scaled(builder *b, descriptor x, cudnnDataType_t type) {
 
 /* ---- the graphs. cuDNN accepts only operations in this order. */
 
-static void forward(builder *b) {
+static void build_forward(builder *b) {
   cudnnDataType_t type = lm_cudnn_type(b->key->dtype);
-  descriptor query = side(b, LM_CUDNN_QUERY), value = side(b, LM_CUDNN_VALUE), out = side(b, LM_CUDNN_OUT);
+  descriptor query = add_side(b, LM_CUDNN_QUERY), value = add_side(b, LM_CUDNN_VALUE), out = add_side(b, LM_CUDNN_OUT);
   descriptor key = side_as(b, LM_CUDNN_KEY, LM_CUDNN_MEMORY, LM_CUDNN_KEY, true);
   descriptor score = product(b, query, key, scores(b, REAL));
   score = pointwise(b, CUDNN_POINTWISE_MUL, score, number(b, ID_SCALE), scores(b, REAL));
-  score = hidden(b, biased(b, score));
+  score = mask_later_keys(b, biased(b, score));
   descriptor most = reduction(b, CUDNN_REDUCE_TENSOR_MAX, score, stats(b));
   descriptor less = pointwise(b, CUDNN_POINTWISE_SUB, score, most, scores(b, REAL));
   descriptor power = pointwise(b, CUDNN_POINTWISE_EXP, less, NULL, scores(b, REAL));
@@ -178,7 +178,7 @@ static void forward(builder *b) {
   pointwise(b, CUDNN_POINTWISE_ADD, most, log, stats_in_memory(b, LM_CUDNN_LOG_SUM));
   bool drops = b->key->dropout_p > 0;
   descriptor weight = pointwise(b, CUDNN_POINTWISE_DIV, power, sum, scores(b, drops ? REAL : type));
-  if (drops) weight = scaled(b, masked(b, weight, mask(b)), type);
+  if (drops) weight = scaled(b, masked(b, weight, build_keep_mask(b)), type);
   product(b, weight, value, out);
 }
 
@@ -193,7 +193,7 @@ static descriptor transposed(builder *b, descriptor x) {
 /* Writes x times y to a side of keys, summing heads of queries that share a head of keys. */
 static void product_of_heads(builder *b, descriptor x, descriptor y, int which) {
   key_of_plan *key = b->key;
-  descriptor result = side(b, which);
+  descriptor result = add_side(b, which);
   if (key->heads == key->key_heads) {
     product(b, x, y, result);
   } else {
@@ -206,10 +206,10 @@ static void product_of_heads(builder *b, descriptor x, descriptor y, int which) 
 static void backward(builder *b) {
   key_of_plan *key = b->key;
   cudnnDataType_t type = lm_cudnn_type(key->dtype);
-  descriptor query = side(b, LM_CUDNN_QUERY), grad = side(b, LM_CUDNN_GRAD), out = side(b, LM_CUDNN_OUT);
+  descriptor query = add_side(b, LM_CUDNN_QUERY), grad = add_side(b, LM_CUDNN_GRAD), out = add_side(b, LM_CUDNN_OUT);
   descriptor keys = side_as(b, LM_CUDNN_KEY, LM_CUDNN_MEMORY, LM_CUDNN_KEY, true);
   descriptor values = side_as(b, LM_CUDNN_VALUE, LM_CUDNN_MEMORY, LM_CUDNN_VALUE, true);
-  descriptor drawn = mask(b);
+  descriptor drawn = build_keep_mask(b);
   descriptor both =
       pointwise(b, CUDNN_POINTWISE_MUL, grad, out, inside(b, REAL, key->heads, key->queries, key->value_width));
   descriptor dots = reduction(b, CUDNN_REDUCE_TENSOR_ADD, both, stats(b));
@@ -219,7 +219,7 @@ static void backward(builder *b) {
   descriptor score =
       pointwise(b, CUDNN_POINTWISE_MUL, product(b, query, keys, scores(b, REAL)), scale, scores(b, REAL));
   score = pointwise(b, CUDNN_POINTWISE_SUB, biased(b, score), stats_in_memory(b, LM_CUDNN_LOG_SUM), scores(b, REAL));
-  descriptor weight = pointwise(b, CUDNN_POINTWISE_EXP, hidden(b, score), NULL, scores(b, REAL));
+  descriptor weight = pointwise(b, CUDNN_POINTWISE_EXP, mask_later_keys(b, score), NULL, scores(b, REAL));
   product_of_heads(b, transposed(b, scaled(b, masked(b, weight, drawn), REAL)), grad, LM_CUDNN_DVALUE);
 
   descriptor slope = product(b, grad, values, scores(b, REAL));
@@ -230,7 +230,7 @@ static void backward(builder *b) {
 
   descriptor rows = reshaped(b, keys, side_as(b, LM_CUDNN_KEY, LM_CUDNN_INSIDE, b->next++, false));
   descriptor sums = dense(b, LM_CUDNN_MEMORY, LM_CUDNN_SUMS, REAL, key->heads, key->queries, key->width);
-  pointwise(b, CUDNN_POINTWISE_IDENTITY, product(b, slope, rows, sums), NULL, side(b, LM_CUDNN_DQUERY));
+  pointwise(b, CUDNN_POINTWISE_IDENTITY, product(b, slope, rows, sums), NULL, add_side(b, LM_CUDNN_DQUERY));
 }
 
 lm_status lm_cudnn_attention_search(const lm_cudnn_target *target, const lm_cudnn_attention_key *key,
@@ -240,7 +240,7 @@ lm_status lm_cudnn_attention_search(const lm_cudnn_target *target, const lm_cudn
   if (key->backward)
     backward(&b);
   else
-    forward(&b);
+    build_forward(&b);
   return lm_cudnn_search_ready(s);
 }
 

@@ -5,14 +5,9 @@
 #include "device/device.h"
 
 lm_status lm_cudnn_run_plan(const lm_cudnn_run *run, const lm_cudnn_plan *plan) {
-  lm_status status;
-  void *workspace = NULL;
-  size_t bytes = (size_t)plan->workspace;
-  if (bytes > 0) TRY(lm_cuda_scratch(run->device, bytes, &workspace));
-  TRY(run->execute(run, plan, workspace));
-done:
-  if (workspace) lm_cuda_scratch_done(run->device, workspace, bytes);
-  return status;
+  LM_CUDA_SCRATCH workspace = {0};
+  NEED(lm_cuda_scratch(run->device, (size_t)plan->workspace, &workspace));
+  return run->execute(run, plan, workspace.p);
 }
 
 /* Measures the plan's milliseconds, after a first run. */

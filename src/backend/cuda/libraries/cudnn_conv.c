@@ -39,7 +39,7 @@ static const struct {
                         CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_BETA},
 };
 
-static void convolution(lm_cudnn_graph *g, const lm_cudnn_key *key, descriptor x, descriptor w, descriptor y) {
+static void add_convolution(lm_cudnn_graph *g, const lm_cudnn_key *key, descriptor x, descriptor w, descriptor y) {
   const lm_conv_shape *shape = &key->shape;
   const int64_t dims = 2;
   const cudnnConvolutionMode_t mode = CUDNN_CROSS_CORRELATION;
@@ -76,10 +76,10 @@ lm_status lm_cudnn_conv_search(const lm_cudnn_target *target, const lm_cudnn_key
   descriptor y = tensor(g, key, ID_Y, c->n, c->k, c->oh, c->ow);
   if (key->bias) {
     descriptor bias = tensor(g, key, ID_BIAS, 1, c->k, 1, 1), sum = tensor(g, key, ID_SUM, c->n, c->k, c->oh, c->ow);
-    convolution(g, key, x, w, sum);
+    add_convolution(g, key, x, w, sum);
     lm_cudnn_pointwise(g, CUDNN_POINTWISE_ADD, lm_cudnn_compute_type(key->dtype), -1, sum, bias, NULL, y);
   } else {
-    convolution(g, key, x, w, y);
+    add_convolution(g, key, x, w, y);
   }
   return lm_cudnn_search_ready(s);
 }

@@ -24,9 +24,9 @@ lm_status lm_cuda_check_cudnn(int code, const char *call) {
   return lm_fail_call(status, lm_op_running(), call, code, cudnnGetErrorString((cudnnStatus_t)code), why);
 }
 
-static bool unsupported(int code) { return CUDNN_STATUS_CATEGORY(code) == CUDNN_STATUS_NOT_SUPPORTED; }
+static bool is_unsupported_code(int code) { return CUDNN_STATUS_CATEGORY(code) == CUDNN_STATUS_NOT_SUPPORTED; }
 
-static void destroy(descriptor *d) {
+static void destroy_descriptor(descriptor *d) {
   if (*d) cudnnBackendDestroyDescriptor(*d);
   *d = NULL;
 }
@@ -112,14 +112,14 @@ lm_status lm_cudnn_search_ready(lm_cudnn_search *s) {
 }
 
 static void drop_configs(lm_cudnn_search *s) {
-  for (int i = 0; i < s->configs; i++) destroy(&s->config[i]);
+  for (int i = 0; i < s->configs; i++) destroy_descriptor(&s->config[i]);
   s->configs = s->at = 0;
 }
 
 void lm_cudnn_search_end(lm_cudnn_search *s) {
   drop_configs(s);
   lm_cudnn_graph *g = &s->graph;
-  while (g->parts > 0) destroy(&g->part[--g->parts]);
+  while (g->parts > 0) destroy_descriptor(&g->part[--g->parts]);
 }
 
 /* ---- engines */
@@ -134,43 +134,39 @@ static lm_status set_descriptor(descriptor d, attribute name, descriptor value) 
 }
 
 lm_status lm_cudnn_search_ask(lm_cudnn_search *s, cudnnBackendHeurMode_t mode) {
-  lm_status status;
-  descriptor heuristics = NULL;
+  __attribute__((cleanup(destroy_descriptor))) descriptor heuristics = NULL;
   int64_t found = 0;
   drop_configs(s);
-  TRY(CUDNN(cudnnBackendCreateDescriptor(CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR, &heuristics)));
-  TRY(set_descriptor(heuristics, CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, s->graph.whole));
-  TRY(set_attribute(heuristics, CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE, 1, &mode));
-  if (s->target.properties) TRY(set_descriptor(heuristics, CUDNN_ATTR_ENGINEHEUR_DEVICEPROP, s->target.properties));
+  NEED(CUDNN(cudnnBackendCreateDescriptor(CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR, &heuristics)));
+  NEED(set_descriptor(heuristics, CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, s->graph.whole));
+  NEED(set_attribute(heuristics, CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE, 1, &mode));
+  if (s->target.properties) NEED(set_descriptor(heuristics, CUDNN_ATTR_ENGINEHEUR_DEVICEPROP, s->target.properties));
   int code = cudnnBackendFinalize(heuristics);
-  if (unsupported(code)) goto done;
-  TRY(lm_cuda_check_cudnn(code, "cudnnBackendFinalize"));
+  if (is_unsupported_code(code)) return LM_OK;
+  NEED(lm_cuda_check_cudnn(code, "cudnnBackendFinalize"));
   while (s->configs < LM_CUDNN_CONFIGS) {
-    TRY(CUDNN(cudnnBackendCreateDescriptor(CUDNN_BACKEND_ENGINECFG_DESCRIPTOR, &s->config[s->configs])));
+    NEED(CUDNN(cudnnBackendCreateDescriptor(CUDNN_BACKEND_ENGINECFG_DESCRIPTOR, &s->config[s->configs])));
     s->configs++;
   }
   code = cudnnBackendGetAttribute(heuristics, CUDNN_ATTR_ENGINEHEUR_RESULTS, CUDNN_TYPE_BACKEND_DESCRIPTOR,
                                   LM_CUDNN_CONFIGS, &found, s->config);
-  if (unsupported(code)) found = 0;
-  if (!unsupported(code)) TRY(lm_cuda_check_cudnn(code, "cudnnBackendGetAttribute"));
-  while (s->configs > found) destroy(&s->config[--s->configs]);
-done:
-  destroy(&heuristics);
-  return status;
+  if (is_unsupported_code(code)) found = 0;
+  if (!is_unsupported_code(code)) NEED(lm_cuda_check_cudnn(code, "cudnnBackendGetAttribute"));
+  while (s->configs > found) destroy_descriptor(&s->config[--s->configs]);
+  return LM_OK;
 }
 
 /* Sets *out to true if the engine's arithmetic is allowed. */
 static lm_status is_allowed(const lm_cudnn_search *s, descriptor config, bool *out) {
-  lm_status status;
-  descriptor engine = NULL;
+  __attribute__((cleanup(destroy_descriptor))) descriptor engine = NULL;
   cudnnBackendNumericalNote_t note[CUDNN_NUMERICAL_NOTE_TYPE_COUNT];
   int64_t found = 0;
-  TRY(CUDNN(cudnnBackendCreateDescriptor(CUDNN_BACKEND_ENGINE_DESCRIPTOR, &engine)));
-  TRY(CUDNN(cudnnBackendGetAttribute(config, CUDNN_ATTR_ENGINECFG_ENGINE, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &found,
-                                     &engine)));
+  NEED(CUDNN(cudnnBackendCreateDescriptor(CUDNN_BACKEND_ENGINE_DESCRIPTOR, &engine)));
+  NEED(CUDNN(cudnnBackendGetAttribute(config, CUDNN_ATTR_ENGINECFG_ENGINE, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &found,
+                                      &engine)));
   found = 0;
-  TRY(CUDNN(cudnnBackendGetAttribute(engine, CUDNN_ATTR_ENGINE_NUMERICAL_NOTE, CUDNN_TYPE_NUMERICAL_NOTE,
-                                     CUDNN_NUMERICAL_NOTE_TYPE_COUNT, &found, note)));
+  NEED(CUDNN(cudnnBackendGetAttribute(engine, CUDNN_ATTR_ENGINE_NUMERICAL_NOTE, CUDNN_TYPE_NUMERICAL_NOTE,
+                                      CUDNN_NUMERICAL_NOTE_TYPE_COUNT, &found, note)));
   *out = true;
   for (int i = 0; i < found; i++) {
     switch (note[i]) {
@@ -186,9 +182,7 @@ static lm_status is_allowed(const lm_cudnn_search *s, descriptor config, bool *o
       default: break;
     }
   }
-done:
-  destroy(&engine);
-  return status;
+  return LM_OK;
 }
 
 /* Makes a plan, which owns the config on success. *code: cuDNN's status when it refuses the plan. */
@@ -211,7 +205,7 @@ static lm_status make_plan(const lm_cudnn_search *s, descriptor config, lm_cudnn
   *out = plan;
   plan = (lm_cudnn_plan){0};
 done:
-  destroy(&plan.plan);
+  destroy_descriptor(&plan.plan);
   return status;
 }
 
@@ -223,41 +217,36 @@ lm_status lm_cudnn_search_next(lm_cudnn_search *s, lm_cudnn_plan *out) {
   while (!out->plan) {
     if (s->at == s->configs) {
       if (s->mode == MODES) break;
-      TRY(lm_cudnn_search_ask(s, modes[s->mode++]));
+      NEED(lm_cudnn_search_ask(s, modes[s->mode++]));
       continue;
     }
     descriptor *config = &s->config[s->at++];
     bool good = false;
     int code = 0;
-    TRY(is_allowed(s, *config, &good));
+    NEED(is_allowed(s, *config, &good));
     if (!good) continue;
-    TRY(make_plan(s, *config, out, &code));
+    NEED(make_plan(s, *config, out, &code));
     if (out->plan) *config = NULL;
-    if (code && !unsupported(code) && !s->failed) s->failed = code;
+    if (code && !is_unsupported_code(code) && !s->failed) s->failed = code;
   }
   if (!out->plan && s->failed) status = lm_cuda_check_cudnn(s->failed, "cudnnBackendFinalize");
-done:
   return status;
 }
 
 void lm_cudnn_plan_free(lm_cudnn_plan *plan) {
-  destroy(&plan->plan);
-  destroy(&plan->config);
+  destroy_descriptor(&plan->plan);
+  destroy_descriptor(&plan->config);
 }
 
 /* ---- running */
 
 lm_status lm_cudnn_execute(cudnnHandle_t handle, const lm_cudnn_plan *plan, int count, const int64_t *id,
                            const void *const *data, void *workspace) {
-  lm_status status;
-  descriptor pack = NULL;
-  TRY(CUDNN(cudnnBackendCreateDescriptor(CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR, &pack)));
-  TRY(set_attribute(pack, CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, CUDNN_TYPE_INT64, count, id));
-  TRY(set_attribute(pack, CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, CUDNN_TYPE_VOID_PTR, count, data));
-  TRY(set_attribute(pack, CUDNN_ATTR_VARIANT_PACK_WORKSPACE, CUDNN_TYPE_VOID_PTR, 1, &workspace));
-  TRY(CUDNN(cudnnBackendFinalize(pack)));
-  TRY(CUDNN(cudnnBackendExecute(handle, plan->plan, pack)));
-done:
-  destroy(&pack);
-  return status;
+  __attribute__((cleanup(destroy_descriptor))) descriptor pack = NULL;
+  NEED(CUDNN(cudnnBackendCreateDescriptor(CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR, &pack)));
+  NEED(set_attribute(pack, CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, CUDNN_TYPE_INT64, count, id));
+  NEED(set_attribute(pack, CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, CUDNN_TYPE_VOID_PTR, count, data));
+  NEED(set_attribute(pack, CUDNN_ATTR_VARIANT_PACK_WORKSPACE, CUDNN_TYPE_VOID_PTR, 1, &workspace));
+  NEED(CUDNN(cudnnBackendFinalize(pack)));
+  return CUDNN(cudnnBackendExecute(handle, plan->plan, pack));
 }

@@ -1,9 +1,8 @@
 #include "backend/cuda/libraries/cudnn_handles.h"
 
-#include <pthread.h>
-
 #include "backend/cuda/runtime/context.h"
 #include "base/mem.h"
+#include "base/thread.h"
 #include "device/graph.h"
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -12,39 +11,34 @@ static lm_cudnn *idle[LM_DEVICE_MAX]; /* indexed by physical ordinal, last used 
 static int handle_count[LM_DEVICE_MAX];
 
 static void put_idle(int ordinal, lm_cudnn *c) {
-  pthread_mutex_lock(&lock);
+  LM_LOCKED(&lock);
   c->next = idle[ordinal];
   idle[ordinal] = c;
   pthread_cond_broadcast(&came_back);
-  pthread_mutex_unlock(&lock);
 }
 
 static lm_status make_handle(int ordinal, lm_cudnn **out) {
-  lm_status status;
-  lm_cudnn *c = lm_calloc(1, sizeof *c);
+  LM_FREED lm_cudnn *c = lm_calloc(1, sizeof *c);
   if (!c) return LM_E_OOM;
   int mode;
-  TRY(lm_cuda_relax(&mode));
-  status = CUDNN(cudnnCreate(&c->handle));
+  NEED(lm_cuda_relax(&mode));
+  lm_status status = CUDNN(cudnnCreate(&c->handle));
   lm_cuda_unrelax(mode);
-  if (status != LM_OK) goto done;
+  if (status != LM_OK) return status;
   pthread_mutex_lock(&lock);
   handle_count[ordinal]++;
   pthread_mutex_unlock(&lock);
   *out = c;
   c = NULL;
-done:
-  lm_free(c);
   return status;
 }
 
 /* Returns NULL if no handle is idle, or, with `wait`, if none exists. */
 static lm_cudnn *take_idle(int ordinal, bool wait) {
-  pthread_mutex_lock(&lock);
+  LM_LOCKED(&lock);
   while (wait && !idle[ordinal] && handle_count[ordinal] > 0) pthread_cond_wait(&came_back, &lock);
   lm_cudnn *c = idle[ordinal];
   if (c) idle[ordinal] = c->next;
-  pthread_mutex_unlock(&lock);
   return c;
 }
 

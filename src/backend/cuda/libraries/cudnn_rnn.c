@@ -30,16 +30,16 @@
 LM_LAZY_LIBRARY(library, rnn, FUNCTIONS, "cudnn_rnn", LM_FILE_OF("libcudnn.so.", CUDNN_MAJOR));
 
 /* Checks a status. The first call that needs this part of cuDNN reports that it is missing. */
-static lm_status check(int code, const char *call) {
+static lm_status check_cudnn_rnn(int code, const char *call) {
   if (code == CUDNN_STATUS_SUBLIBRARY_LOADING_FAILED || code == CUDNN_STATUS_SUBLIBRARY_VERSION_MISMATCH)
     return lm_fail(LM_E_MISSING, "%s: cannot load libcudnn_adv, which is missing or of another version", call);
   return lm_cuda_check_cudnn(code, call);
 }
-#define RNN(name, ...) check((int)rnn.name(__VA_ARGS__), #name)
+#define RNN(name, ...) check_cudnn_rnn((int)rnn.name(__VA_ARGS__), #name)
 
 /* Checks a status. An older library may report as bad what it does not support, such as a dtype. */
 static lm_status check_support(int code, const char *call) {
-  lm_status status = check(code, call);
+  lm_status status = check_cudnn_rnn(code, call);
   return status != LM_OK && CUDNN_STATUS_CATEGORY(code) == CUDNN_STATUS_BAD_PARAM ? LM_E_MISSING : status;
 }
 #define ASK(name, ...) check_support((int)rnn.name(__VA_ARGS__), #name)
@@ -86,10 +86,10 @@ done:
   return status;
 }
 
-lm_status lm_cudnn_rnn_of(lm_cudnn *c, const lm_cudnn_rnn_key *key, lm_cudnn_rnn **out) {
+lm_status lm_cudnn_rnn_get(lm_cudnn *c, const lm_cudnn_rnn_key *key, lm_cudnn_rnn **out) {
   lm_status status = lm_lazy_load(&library);
   if (status != LM_OK) return status;
-  lm_cudnn_rnn *found = lm_cache_find(&c->networks, key, sizeof *key);
+  LM_FREED lm_cudnn_rnn *found = lm_cache_find(&c->networks, key, sizeof *key);
   if (!found) {
     int mode;
     found = lm_calloc(1, sizeof *found);
@@ -97,10 +97,10 @@ lm_status lm_cudnn_rnn_of(lm_cudnn *c, const lm_cudnn_rnn_key *key, lm_cudnn_rnn
     found->key = *key;
     lm_plan_search_count();
     found->weights = key->layers * (key->bidirectional ? 2 : 1) * (key->bias ? 4 : 2);
-    TRY(lm_cuda_relax(&mode)); /* this call may load a library */
+    NEED(lm_cuda_relax(&mode)); /* this call may load a library */
     status = describe_network(c, key, found);
     lm_cuda_unrelax(mode);
-    if (status != LM_OK && status != LM_E_MISSING) goto done;
+    if (status != LM_OK && status != LM_E_MISSING) return status;
     if (status == LM_E_MISSING && lm_log_on(LM_LOG_OP)) lm_log(LM_LOG_OP, "cuDNN: no such network: %s", lm_error());
     lm_cache_put(&c->networks, &found->head, sizeof *key);
     status = LM_OK;
@@ -108,8 +108,6 @@ lm_status lm_cudnn_rnn_of(lm_cudnn *c, const lm_cudnn_rnn_key *key, lm_cudnn_rnn
   *out = found;
   found = NULL;
   if (!(*out)->network) status = lm_fail(LM_E_MISSING, "cuDNN does not support this recurrent network");
-done:
-  lm_free(found);
   return status;
 }
 
@@ -145,11 +143,10 @@ done:
 }
 
 lm_status lm_cudnn_rnn_weight_slots(lm_cudnn *c, lm_cudnn_rnn *r, const void *packed) {
-  lm_status status = LM_OK;
   const lm_cudnn_rnn_key *key = &r->key;
   const int directions = key->bidirectional ? 2 : 1, gates = gates_of(key->cell), each = key->bias ? 4 : 2;
   const int64_t item = (int64_t)lm_dtype_size(key->dtype);
-  int64_t *position = NULL;
+  LM_FREED int64_t *position = NULL;
   if (r->position) return LM_OK;
   position = lm_calloc((size_t)r->weights, sizeof *position);
   if (!position) return LM_E_OOM;
@@ -160,12 +157,12 @@ lm_status lm_cudnn_rnn_weight_slots(lm_cudnn *c, lm_cudnn_rnn *r, const void *pa
       gate_slot first;
       for (int gate = 0; gate < gates; gate++) {
         gate_slot g;
-        TRY(find_gate(c, r, packed, layer, side * gates + gate, &g));
+        NEED(find_gate(c, r, packed, layer, side * gates + gate, &g));
         if (gate == 0) first = g;
         for (int k = 0; k < (key->bias ? 2 : 1); k++) {
           bool fits = g.count[k] == wanted[k] && g.at[k] == first.at[k] + gate * wanted[k] * item && g.at[k] >= 0 &&
                       g.at[k] % item == 0 && (size_t)(g.at[k] + wanted[k] * item) <= r->weight_bytes;
-          if (!fits) TRY(lm_fail(LM_E_MISSING, "cuDNN packs weights of recurrent networks in an unknown layout"));
+          if (!fits) return lm_fail(LM_E_MISSING, "cuDNN packs weights of recurrent networks in an unknown layout");
           if (gate == 0) position[layer * each + 2 * k + side] = g.at[k] / item;
         }
       }
@@ -173,9 +170,7 @@ lm_status lm_cudnn_rnn_weight_slots(lm_cudnn *c, lm_cudnn_rnn *r, const void *pa
   }
   r->position = position;
   position = NULL;
-done:
-  lm_free(position);
-  return status;
+  return LM_OK;
 }
 
 /* ---- calls */
@@ -191,13 +186,13 @@ static lm_status describe_data(const lm_cudnn_rnn_call *o, int width, cudnnRNNDa
              o->steps, o->batch, width, o->lengths, NULL);
 }
 
-static void forget(described *d) {
+static void destroy_descriptors(described *d) {
   if (d->x) rnn.cudnnDestroyRNNDataDescriptor(d->x);
   if (d->y) rnn.cudnnDestroyRNNDataDescriptor(d->y);
   if (d->state) rnn.cudnnDestroyTensorDescriptor(d->state);
 }
 
-static lm_status describe(const lm_cudnn_rnn_call *o, described *d) {
+static lm_status create_descriptors(const lm_cudnn_rnn_call *o, described *d) {
   const lm_cudnn_rnn_key *key = &o->rnn->key;
   const int directions = key->bidirectional ? 2 : 1;
   const int size[3] = {key->layers * directions, o->batch, key->hidden};
@@ -209,30 +204,26 @@ static lm_status describe(const lm_cudnn_rnn_call *o, described *d) {
   return RNN(cudnnSetTensorNdDescriptor, d->state, lm_cudnn_type(key->dtype), 3, size, stride);
 }
 
-static lm_status temporary(const lm_cudnn_rnn_call *o, const described *d, cudnnForwardMode_t mode, size_t *workspace,
-                           size_t *reserve) {
+static lm_status temporary_bytes(const lm_cudnn_rnn_call *o, const described *d, cudnnForwardMode_t mode,
+                                 size_t *workspace, size_t *reserve) {
   return RNN(cudnnGetRNNTempSpaceSizes, o->cudnn->handle, o->rnn->network, mode, d->x, workspace, reserve);
 }
 
 lm_status lm_cudnn_rnn_reserve(const lm_cudnn_rnn_call *o, size_t *bytes) {
-  lm_status status;
-  described d;
+  __attribute__((cleanup(destroy_descriptors))) described d;
   size_t workspace;
-  TRY(describe(o, &d));
-  TRY(temporary(o, &d, CUDNN_FWD_MODE_TRAINING, &workspace, bytes));
-done:
-  forget(&d);
-  return status;
+  NEED(create_descriptors(o, &d));
+  return temporary_bytes(o, &d, CUDNN_FWD_MODE_TRAINING, &workspace, bytes);
 }
 
-static lm_status forward(const lm_cudnn_rnn_call *o, const described *d, cudnnForwardMode_t mode, size_t bytes,
-                         void *workspace) {
+static lm_status run_rnn_forward(const lm_cudnn_rnn_call *o, const described *d, cudnnForwardMode_t mode, size_t bytes,
+                                 void *workspace) {
   return RNN(cudnnRNNForward, o->cudnn->handle, o->rnn->network, mode, NULL, d->x, o->x, d->y, o->y, d->state, o->h0,
              o->h, d->state, o->c0, o->c, o->rnn->weight_bytes, o->weights, bytes, workspace, o->reserve_bytes,
              o->reserve);
 }
 
-static lm_status backward(const lm_cudnn_rnn_call *o, const described *d, size_t bytes, void *workspace) {
+static lm_status run_backward(const lm_cudnn_rnn_call *o, const described *d, size_t bytes, void *workspace) {
   NEED(RNN(cudnnRNNBackwardData_v8, o->cudnn->handle, o->rnn->network, NULL, d->y, o->y, o->grad_y, d->x, o->grad_x,
            d->state, o->h0, o->grad_h, o->grad_h0, d->state, o->c0, o->grad_c, o->grad_c0, o->rnn->weight_bytes,
            o->weights, bytes, workspace, o->reserve_bytes, o->reserve));
@@ -242,21 +233,18 @@ static lm_status backward(const lm_cudnn_rnn_call *o, const described *d, size_t
 }
 
 lm_status lm_cudnn_rnn_run(const lm_cudnn_rnn_call *o, bool is_backward) {
-  lm_status status;
-  described d;
+  __attribute__((cleanup(destroy_descriptors))) described d;
   size_t bytes = 0, unused = 0;
-  void *workspace = NULL;
+  LM_CUDA_SCRATCH workspace = {0};
   int relaxed;
   bool trains = is_backward || o->reserve;
   cudnnForwardMode_t mode = trains ? CUDNN_FWD_MODE_TRAINING : CUDNN_FWD_MODE_INFERENCE;
-  TRY(describe(o, &d));
-  TRY(temporary(o, &d, mode, &bytes, &unused));
-  if (bytes > 0) TRY(lm_cuda_scratch(o->device, bytes, &workspace));
-  TRY(lm_cuda_relax(&relaxed)); /* this call may load kernels */
-  status = is_backward ? backward(o, &d, bytes, workspace) : forward(o, &d, mode, bytes, workspace);
+  NEED(create_descriptors(o, &d));
+  NEED(temporary_bytes(o, &d, mode, &bytes, &unused));
+  NEED(lm_cuda_scratch(o->device, bytes, &workspace));
+  NEED(lm_cuda_relax(&relaxed)); /* this call may load kernels */
+  lm_status status =
+      is_backward ? run_backward(o, &d, bytes, workspace.p) : run_rnn_forward(o, &d, mode, bytes, workspace.p);
   lm_cuda_unrelax(relaxed);
-done:
-  if (workspace) lm_cuda_scratch_done(o->device, workspace, bytes);
-  forget(&d);
   return status;
 }

@@ -22,7 +22,7 @@ typedef struct lm_cudnn_rnn {
 } lm_cudnn_rnn;
 
 /* Finds or makes the key's network. LM_E_MISSING, with a reason, if the library is left out or declines it. */
-lm_status lm_cudnn_rnn_of(lm_cudnn *c, const lm_cudnn_rnn_key *key, lm_cudnn_rnn **out);
+lm_status lm_cudnn_rnn_get(lm_cudnn *c, const lm_cudnn_rnn_key *key, lm_cudnn_rnn **out);
 /* Fills rnn->position; `weight_space`: device memory of weight_bytes. LM_E_MISSING if a weight's gates are apart. */
 lm_status lm_cudnn_rnn_weight_slots(lm_cudnn *c, lm_cudnn_rnn *rnn, const void *weight_space);
 

@@ -9,6 +9,7 @@
 #include "backend/known/plan_searches.h"
 #include "base/mem.h"
 #include "base/message.h"
+#include "base/thread.h"
 #include "device/graph.h"
 
 #define FUNCTIONS(X)        \
@@ -20,7 +21,7 @@
   X(cufftSetWorkArea) X(cufftExecC2C) X(cufftExecR2C) X(cufftExecC2R) X(cufftExecZ2Z) X(cufftExecD2Z) X(cufftExecZ2D)
 LM_LAZY_LIBRARY(library, fft, FUNCTIONS, "cufft", LM_FILE_OF("libcufft.so.", CUFFT_VER_MAJOR));
 
-static const char *name_of(int code) {
+static const char *error_name(int code) {
   switch (code) {
     case CUFFT_INVALID_PLAN: return "CUFFT_INVALID_PLAN";
     case CUFFT_ALLOC_FAILED: return "CUFFT_ALLOC_FAILED";
@@ -36,15 +37,15 @@ static const char *name_of(int code) {
   }
 }
 
-static lm_status check(int code, const char *call) {
+static lm_status check_cufft(int code, const char *call) {
   if (code == CUFFT_SUCCESS) return LM_OK;
   lm_status status = code == CUFFT_ALLOC_FAILED                                  ? LM_E_OOM
                      : code == CUFFT_INVALID_SIZE || code == CUFFT_NOT_SUPPORTED ? LM_E_MISSING
                                                                                  : LM_E_STATE;
   const char *name = strrchr(call, '.') ? strrchr(call, '.') + 1 : call;
-  return lm_fail_call(status, lm_op_running(), name, code, name_of(code), NULL);
+  return lm_fail_call(status, lm_op_running(), name, code, error_name(code), NULL);
 }
-#define FFT(name, ...) check((int)fft.name(__VA_ARGS__), #name)
+#define FFT(name, ...) check_cufft((int)fft.name(__VA_ARGS__), #name)
 
 /* ---- plans */
 
@@ -99,7 +100,6 @@ static plan *find_plan(struct gpu *c, const plan_key *key) {
 
 /* Frees the oldest plan of too many. Waits for kernels that still read its tables; no capture may run meanwhile. */
 static lm_status drop_oldest(struct gpu *c) {
-  lm_status status = LM_OK;
   plan **oldest = NULL, *p;
   int others = 0;
   for (plan **at = &c->plans; *at; at = &(*at)->next) {
@@ -108,12 +108,11 @@ static lm_status drop_oldest(struct gpu *c) {
     oldest = at;
   }
   if (others < MAX_PLANS) return LM_OK;
-  TRY(CUDA(cudaDeviceSynchronize()));
+  NEED(CUDA(cudaDeviceSynchronize()));
   p = *oldest;
   *oldest = p->next;
-  status = FFT(cufftDestroy, p->handle);
+  lm_status status = FFT(cufftDestroy, p->handle);
   lm_free(p);
-done:
   return status;
 }
 
@@ -172,27 +171,22 @@ static lm_status execute(const plan *p, const lm_cuda_fft_job *job) {
 }
 
 lm_status lm_cuda_fft(const lm_cuda_fft_job *job, void *stream) {
-  lm_status status = lm_lazy_load(&library);
-  if (status != LM_OK) return status;
+  NEED(lm_lazy_load(&library));
   pthread_once(&once, make_locks);
   struct gpu *c = &gpus[lm_device_physical(job->device)];
-  void *workspace = NULL;
   plan_key key = {.n = job->n,
                   .lines = job->lines,
                   .step = job->step,
                   .x_apart = job->x_apart,
                   .y_apart = job->y_apart,
                   .type = type_of(job)};
-  pthread_mutex_lock(&c->lock);
+  LM_LOCKED(&c->lock);
+  LM_CUDA_SCRATCH workspace = {0};
   plan *p = find_plan(c, &key);
-  if (!p) TRY(new_plan(c, &key, &p));
+  if (!p) NEED(new_plan(c, &key, &p));
   if (lm_graph_capturing()) p->in_graph = true;
-  if (p->workspace > 0) TRY(lm_cuda_scratch(job->device, p->workspace, &workspace));
-  TRY(FFT(cufftSetWorkArea, p->handle, workspace)); /* required even for 0 bytes: the plan owns no other workspace */
-  TRY(FFT(cufftSetStream, p->handle, stream));
-  status = execute(p, job);
-done:
-  if (workspace) lm_cuda_scratch_done(job->device, workspace, p->workspace);
-  pthread_mutex_unlock(&c->lock);
-  return status;
+  NEED(lm_cuda_scratch(job->device, p->workspace, &workspace));
+  NEED(FFT(cufftSetWorkArea, p->handle, workspace.p)); /* required even for 0 bytes: the plan owns no other workspace */
+  NEED(FFT(cufftSetStream, p->handle, stream));
+  return execute(p, job);
 }

@@ -3,7 +3,6 @@
 #include <cublas_v2.h>
 #include <cuda_runtime_api.h>
 #include <cusolverDn.h>
-#include <pthread.h>
 #include <string.h>
 
 #include "backend/cuda/libraries/cublas.h"
@@ -11,6 +10,7 @@
 #include "backend/cuda/runtime/context.h"
 #include "base/mem.h"
 #include "base/message.h"
+#include "base/thread.h"
 #include "copy.h"
 #include "device/graph.h"
 #include "linalg.h"
@@ -95,10 +95,9 @@ static lm_status complete(lm_solver *s) {
 static void put_back(lm_device device, void *handle) {
   lm_solver *s = handle, **first = &idle[lm_device_physical(device)];
   if (s->alone) lm_graph_unblock();
-  pthread_mutex_lock(&lock);
+  LM_LOCKED(&lock);
   s->next = *first;
   *first = s;
-  pthread_mutex_unlock(&lock);
 }
 
 static lm_status take_solver(lm_solver_call *c) {
@@ -142,25 +141,22 @@ lm_status lm_solver_open(lm_cuda_frame *f, const lm_tensor *x, int64_t count, lm
 }
 
 lm_status lm_solver_infos(const lm_solver_call *c, lm_bad_matrix *bad) {
-  lm_status status;
-  lm_tensor *host = NULL;
+  LM_OWNED *host = NULL;
   *bad = (lm_bad_matrix){0, -1};
-  TRY(lm_tensor_empty(LM_I32, LM_DEVICE(LM_CPU, 0), 1, &(int64_t){2 * c->count}, LM_CONTIGUOUS, &host));
-  TRY(lm_copy(c->infos, host));
+  NEED(lm_tensor_empty(LM_I32, LM_DEVICE(LM_CPU, 0), 1, &(int64_t){2 * c->count}, LM_CONTIGUOUS, &host));
+  NEED(lm_copy(c->infos, host));
   const int *info = (const int *)host->data, *flag = info + c->count;
   for (int64_t i = 0; i < c->count && bad->at < 0; i++) {
     if (info[i] != 0 || flag[i] != 0) *bad = (lm_bad_matrix){flag[i] ? LM_NOT_FINITE : info[i], i};
   }
-done:
-  lm_release(host);
-  return status;
+  return LM_OK;
 }
 
 lm_status lm_solver_converged(const lm_solver_call *c, const lm_tensor *x) {
   lm_bad_matrix bad;
   lm_status status = lm_solver_infos(c, &bad);
   if (status != LM_OK || bad.at < 0) return status;
-  status = lm_matrix_not_converged("the computation", "A", x, bad);
+  status = lm_matrix_fail_not_converged("the computation", "A", x, bad);
   return bad.info == LM_NOT_FINITE ? status : LM_E_MISSING;
 }
 
@@ -180,7 +176,7 @@ static lm_status addresses(const lm_solver_call *c, const void *base, int64_t el
 }
 
 /* Returns the i-th of items that are `elements` elements apart. */
-static void *at(const lm_solver_call *c, const void *base, int64_t i, int64_t elements) {
+static void *item_at(const lm_solver_call *c, const void *base, int64_t i, int64_t elements) {
   return (char *)base + (size_t)(i * elements) * c->item;
 }
 
@@ -200,8 +196,8 @@ lm_status lm_solver_getrf(const lm_solver_call *c, int m, int n, void *a, int *p
   NEED(SOLVE(c, getrf_bufferSize, c->solver->dense, m, n, a, m, &size));
   NEED(workspace(c, size, &work));
   for (int64_t i = 0; i < c->count; i++)
-    NEED(
-        SOLVE(c, getrf, c->solver->dense, m, n, at(c, a, i, (int64_t)m * n), m, work, pivots + i * least, c->info + i));
+    NEED(SOLVE(c, getrf, c->solver->dense, m, n, item_at(c, a, i, (int64_t)m * n), m, work, pivots + i * least,
+               c->info + i));
   return LM_OK;
 }
 
@@ -218,8 +214,8 @@ lm_status lm_solver_getrs(const lm_solver_call *c, bool transposed, int n, int k
   }
   NEED(lm_cuda_take(c->f, sizeof(int), &spare));
   for (int64_t i = 0; i < c->count; i++)
-    NEED(SOLVE(c, getrs, c->solver->dense, how, n, k, at(c, lu, i, (int64_t)n * n), n, pivots + i * n,
-               at(c, b, i, (int64_t)n * k), n, spare));
+    NEED(SOLVE(c, getrs, c->solver->dense, how, n, k, item_at(c, lu, i, (int64_t)n * n), n, pivots + i * n,
+               item_at(c, b, i, (int64_t)n * k), n, spare));
   return LM_OK;
 }
 
@@ -237,7 +233,7 @@ lm_status lm_solver_potrf(const lm_solver_call *c, bool upper, int n, void *a) {
   NEED(SOLVE(c, potrf_bufferSize, c->solver->dense, part, n, a, n, &size));
   NEED(workspace(c, size, &work));
   for (int64_t i = 0; i < c->count; i++)
-    NEED(SOLVE(c, potrf, c->solver->dense, part, n, at(c, a, i, (int64_t)n * n), n, work, size, c->info + i));
+    NEED(SOLVE(c, potrf, c->solver->dense, part, n, item_at(c, a, i, (int64_t)n * n), n, work, size, c->info + i));
   return LM_OK;
 }
 
@@ -259,7 +255,7 @@ lm_status lm_solver_trsm(const lm_solver_call *c, const lm_solver_triangle *t, c
   }
   for (int64_t i = 0; i < c->count; i++)
     NEED(PRODUCT(c, trsm_v2, c->solver->blas, CUBLAS_SIDE_LEFT, part, how, diagonal, t->n, t->k, one,
-                 at(c, a, i, t->a_step), t->lda, at(c, b, i, t->b_step), t->ldb));
+                 item_at(c, a, i, t->a_step), t->lda, item_at(c, b, i, t->b_step), t->ldb));
   return LM_OK;
 }
 
@@ -271,8 +267,8 @@ lm_status lm_solver_geqrf(const lm_solver_call *c, int m, int n, void *a, void *
   NEED(SOLVE(c, geqrf_bufferSize, c->solver->dense, m, n, a, m, &size));
   NEED(workspace(c, size, &work));
   for (int64_t i = 0; i < c->count; i++)
-    NEED(SOLVE(c, geqrf, c->solver->dense, m, n, at(c, a, i, (int64_t)m * n), m, at(c, tau, i, least), work, size,
-               c->info + i));
+    NEED(SOLVE(c, geqrf, c->solver->dense, m, n, item_at(c, a, i, (int64_t)m * n), m, item_at(c, tau, i, least), work,
+               size, c->info + i));
   return LM_OK;
 }
 
@@ -282,8 +278,8 @@ lm_status lm_solver_orgqr(const lm_solver_call *c, int m, int columns, int k, vo
   NEED(SOLVE(c, orgqr_bufferSize, c->solver->dense, m, columns, k, a, m, tau, &size));
   NEED(workspace(c, size, &work));
   for (int64_t i = 0; i < c->count; i++)
-    NEED(SOLVE(c, orgqr, c->solver->dense, m, columns, k, at(c, a, i, (int64_t)m * columns), m, at(c, tau, i, k), work,
-               size, c->info + i));
+    NEED(SOLVE(c, orgqr, c->solver->dense, m, columns, k, item_at(c, a, i, (int64_t)m * columns), m,
+               item_at(c, tau, i, k), work, size, c->info + i));
   return LM_OK;
 }
 
@@ -294,8 +290,9 @@ lm_status lm_solver_ormqr(const lm_solver_call *c, int m, int columns, int k, co
              &size));
   NEED(workspace(c, size, &work));
   for (int64_t i = 0; i < c->count; i++)
-    NEED(SOLVE(c, ormqr, c->solver->dense, CUBLAS_SIDE_LEFT, CUBLAS_OP_T, m, columns, k, at(c, a, i, (int64_t)m * k), m,
-               at(c, tau, i, k), at(c, b, i, (int64_t)m * columns), m, work, size, c->info + i));
+    NEED(SOLVE(c, ormqr, c->solver->dense, CUBLAS_SIDE_LEFT, CUBLAS_OP_T, m, columns, k,
+               item_at(c, a, i, (int64_t)m * k), m, item_at(c, tau, i, k), item_at(c, b, i, (int64_t)m * columns), m,
+               work, size, c->info + i));
   return LM_OK;
 }
 
@@ -316,7 +313,7 @@ lm_status lm_solver_syevd(const lm_solver_call *c, bool vectors, bool upper, int
   NEED(SOLVE(c, syevd_bufferSize, s->dense, mode, part, n, a, n, w, &size));
   NEED(workspace(c, size, &work));
   for (int64_t i = 0; i < count; i++)
-    NEED(SOLVE(c, syevd, s->dense, mode, part, n, at(c, a, i, (int64_t)n * n), n, at(c, w, i, n), work, size,
+    NEED(SOLVE(c, syevd, s->dense, mode, part, n, item_at(c, a, i, (int64_t)n * n), n, item_at(c, w, i, n), work, size,
                c->info + i));
   return LM_OK;
 }
@@ -344,8 +341,8 @@ lm_status lm_solver_gesvd(const lm_solver_call *c, bool vectors, bool whole, int
   NEED(SOLVE(c, gesvdj_bufferSize, x->dense, mode, !whole, m, n, a, m, s, u, m, v, n, &size, x->gesvdj));
   NEED(workspace(c, size, &work));
   for (int64_t i = 0; i < count; i++)
-    NEED(SOLVE(c, gesvdj, x->dense, mode, !whole, m, n, at(c, a, i, (int64_t)m * n), m, at(c, s, i, least),
-               at(c, u, i, (int64_t)m * u_columns), m, at(c, v, i, (int64_t)n * v_columns), n, work, size, c->info + i,
-               x->gesvdj));
+    NEED(SOLVE(c, gesvdj, x->dense, mode, !whole, m, n, item_at(c, a, i, (int64_t)m * n), m, item_at(c, s, i, least),
+               item_at(c, u, i, (int64_t)m * u_columns), m, item_at(c, v, i, (int64_t)n * v_columns), n, work, size,
+               c->info + i, x->gesvdj));
   return LM_OK;
 }

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/environment_variable.h"
+#include "base/thread.h"
 
 /* Returns true if the comma-separated list contains the name. */
 static bool is_listed(const char *list, const char *name) {
@@ -29,12 +30,10 @@ static bool find_all(lm_lazy_library *l) {
 }
 
 lm_status lm_lazy_load(lm_lazy_library *l) {
-  pthread_mutex_lock(&l->lock);
+  LM_LOCKED(&l->lock);
   if (l->state == LM_NOT_TRIED) {
     const char *without = lm_variable_get(LM_VAR_CUDA_WITHOUT);
     l->state = !(without && is_listed(without, l->name)) && find_all(l) ? LM_LOADED : LM_ABSENT;
   }
-  bool there = l->state == LM_LOADED;
-  pthread_mutex_unlock(&l->lock);
-  return there ? LM_OK : lm_fail(LM_E_MISSING, "cannot load '%s': no such library", l->file);
+  return l->state == LM_LOADED ? LM_OK : lm_fail(LM_E_MISSING, "cannot load '%s': no such library", l->file);
 }

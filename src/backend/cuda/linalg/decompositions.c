@@ -18,12 +18,11 @@ lm_status lm_solver_open_for(lm_cuda_frame *f, const lm_tensor *x, int64_t count
 /* ---- QR */
 
 /* Computes QR. R is the upper triangle of geqrf's first rows: in its column-major memory, by rows, the lower one. */
-lm_status lm_cuda_linalg_qr(const void *args, lm_tensor *const *out, lm_cuda_frame *f) {
-  const lm_linalg_qr_args *a = args;
+lm_status lm_cuda_linalg_qr(const lm_linalg_qr_args *a, lm_tensor *const *out, lm_cuda_frame *f) {
   lm_tensor *work, *tau, *q = out[0], *r = out[1];
   lm_solver_call c;
   int m = lm_rows_of(a->A), n = lm_columns_of(a->A), k = least_of(a->A);
-  NEED(lm_solver_open_for(f, a->A, lm_matrices_count(a->A), &c));
+  NEED(lm_solver_open_for(f, a->A, lm_matrix_count(a->A), &c));
   NEED(lm_matrices_copy(f, a->A, LM_BY_COLUMNS, &work));
   NEED(lm_solver_scratch(&c, k, &tau));
   NEED(lm_solver_geqrf(&c, m, n, work->data, tau->data));
@@ -37,12 +36,12 @@ lm_status lm_cuda_linalg_qr(const void *args, lm_tensor *const *out, lm_cuda_fra
 
 /* ---- eigenvalues */
 
-static lm_status eigh(lm_cuda_frame *f, const lm_tensor *x, bool vectors, int triangle, lm_tensor *values,
-                      lm_tensor *matrices) {
+static lm_status eigh_cuda(lm_cuda_frame *f, const lm_tensor *x, bool vectors, int triangle, lm_tensor *values,
+                           lm_tensor *matrices) {
   lm_tensor *copy;
   lm_solver_call c;
   int n = lm_rows_of(x);
-  NEED(lm_solver_open_for(f, x, lm_matrices_count(x), &c));
+  NEED(lm_solver_open_for(f, x, lm_matrix_count(x), &c));
   if (vectors) {
     NEED(lm_cuda_copy(x, matrices));
   } else {
@@ -54,19 +53,17 @@ static lm_status eigh(lm_cuda_frame *f, const lm_tensor *x, bool vectors, int tr
   return lm_solver_converged(&c, x);
 }
 
-lm_status lm_cuda_linalg_eigh(const void *args, lm_tensor *const *out, lm_cuda_frame *f) {
-  const lm_linalg_eigh_args *a = args;
-  return eigh(f, a->A, true, a->UPLO, out[0], out[1]);
+lm_status lm_cuda_linalg_eigh(const lm_linalg_eigh_args *a, lm_tensor *const *out, lm_cuda_frame *f) {
+  return eigh_cuda(f, a->A, true, a->UPLO, out[0], out[1]);
 }
 
-lm_status lm_cuda_linalg_eigvalsh(const void *args, lm_tensor *const *out, lm_cuda_frame *f) {
-  const lm_linalg_eigvalsh_args *a = args;
-  return eigh(f, a->A, false, a->UPLO, out[0], NULL);
+lm_status lm_cuda_linalg_eigvalsh(const lm_linalg_eigvalsh_args *a, lm_tensor *const *out, lm_cuda_frame *f) {
+  return eigh_cuda(f, a->A, false, a->UPLO, out[0], NULL);
 }
 
 /* ---- singular values */
 
-lm_status lm_svd_of(const lm_solver_call *c, lm_tensor *a, bool vectors, bool whole, lm_svd_parts *out) {
+lm_status lm_svd_run(const lm_solver_call *c, lm_tensor *a, bool vectors, bool whole, lm_svd_parts *out) {
   int m = lm_rows_of(a), n = lm_columns_of(a), k = least_of(a);
   whole = lm_solver_is_complete(c, whole, m, n);
   NEED(lm_solver_scratch(c, k, &out->s));
@@ -76,13 +73,13 @@ lm_status lm_svd_of(const lm_solver_call *c, lm_tensor *a, bool vectors, bool wh
   return lm_solver_gesvd(c, vectors, whole, m, n, a->data, out->s->data, out->u->data, out->v->data);
 }
 
-static lm_status svd(lm_cuda_frame *f, const lm_tensor *x, bool whole, lm_tensor *u, lm_tensor *s, lm_tensor *vh) {
+static lm_status svd_cuda(lm_cuda_frame *f, const lm_tensor *x, bool whole, lm_tensor *u, lm_tensor *s, lm_tensor *vh) {
   lm_tensor *copy;
   lm_solver_call c;
   lm_svd_parts parts;
-  NEED(lm_solver_open_for(f, x, lm_matrices_count(x), &c));
+  NEED(lm_solver_open_for(f, x, lm_matrix_count(x), &c));
   NEED(lm_matrices_copy(f, x, LM_BY_COLUMNS, &copy));
-  NEED(lm_svd_of(&c, copy, u != NULL, whole, &parts));
+  NEED(lm_svd_run(&c, copy, u != NULL, whole, &parts));
   NEED(lm_solver_converged(&c, x));
   NEED(lm_cuda_check(lm_copy_bytes(s->data, parts.s->data, lm_nbytes(s), c.stream), "cudaMemcpyAsync"));
   if (!u) return LM_OK;
@@ -91,13 +88,12 @@ static lm_status svd(lm_cuda_frame *f, const lm_tensor *x, bool whole, lm_tensor
   return LM_OK;
 }
 
-lm_status lm_cuda_linalg_svd(const void *args, lm_tensor *const *out, lm_cuda_frame *f) {
-  const lm_linalg_svd_args *a = args;
-  return svd(f, a->A, a->full_matrices, out[0], out[1], out[2]);
+lm_status lm_cuda_linalg_svd(const lm_linalg_svd_args *a, lm_tensor *const *out, lm_cuda_frame *f) {
+  return svd_cuda(f, a->A, a->full_matrices, out[0], out[1], out[2]);
 }
 
-lm_status lm_cuda_linalg_svdvals(const void *args, lm_tensor *const *out, lm_cuda_frame *f) {
-  return svd(f, ((const lm_linalg_svdvals_args *)args)->A, false, NULL, out[0], NULL);
+lm_status lm_cuda_linalg_svdvals(const lm_linalg_svdvals_args *a, lm_tensor *const *out, lm_cuda_frame *f) {
+  return svd_cuda(f, a->A, false, NULL, out[0], NULL);
 }
 
 /* ---- the pseudoinverse: V diag(1 / s) U^T, without those s that count as 0 */
@@ -128,16 +124,15 @@ lm_status lm_columns_product(const lm_solver_call *c, const lm_columns_job *job)
   return lm_fail(LM_E_MISSING, "%s: cuBLASLt has no kernel for this matrix product", lm_op_running());
 }
 
-lm_status lm_cuda_linalg_pinv(const void *args, lm_tensor *const *out, lm_cuda_frame *f) {
-  const lm_linalg_pinv_args *a = args;
+lm_status lm_cuda_linalg_pinv(const lm_linalg_pinv_args *a, lm_tensor *const *out, lm_cuda_frame *f) {
   lm_tensor *copy;
   lm_solver_call c;
   lm_svd_parts parts;
   int m = lm_rows_of(a->A), n = lm_columns_of(a->A), k = least_of(a->A);
-  NEED(lm_solver_open_for(f, a->A, lm_matrices_count(a->A), &c));
+  NEED(lm_solver_open_for(f, a->A, lm_matrix_count(a->A), &c));
   NEED(lm_matrices_copy(f, a->A, LM_BY_COLUMNS, &copy));
   if (a->hermitian) NEED(LAUNCH("mirror", lm_k_mirror(c.dtype, copy->data, n, c.count, c.stream)));
-  NEED(lm_svd_of(&c, copy, true, false, &parts));
+  NEED(lm_svd_run(&c, copy, true, false, &parts));
   lm_inverse_values job = {.dtype = c.dtype,
                            .rows = n,
                            .columns = k,

@@ -12,7 +12,7 @@ lm_status lm_solver_open_for(lm_cuda_frame *f, const lm_tensor *x, int64_t count
 typedef struct lm_svd_parts {
   lm_tensor *u, *s, *v;
 } lm_svd_parts;
-lm_status lm_svd_of(const lm_solver_call *c, lm_tensor *a, bool vectors, bool whole, lm_svd_parts *out);
+lm_status lm_svd_run(const lm_solver_call *c, lm_tensor *a, bool vectors, bool whole, lm_svd_parts *out);
 
 /* A product y = alpha a b + beta y of the first columns of dense, column-major matrices: the result is [m, n], k the
  * inner size; ta, tb: that operand is transposed. */

@@ -9,24 +9,18 @@ static lm_status scale(lm_tensor *y, double factor, void *stream) {
 
 /* Transposes complex numbers [batches, n, inner] to [batches, inner, n]; moves two float32 as one float64. */
 static lm_status transpose_lines(lm_tensor *x, lm_tensor *y, int64_t batches, int64_t n, int64_t inner) {
-  lm_status status;
-  lm_tensor *from = NULL, *to = NULL;
+  LM_OWNED *from = NULL, *to = NULL;
   bool whole = x->dtype == LM_F32;
   int64_t pair = whole ? 1 : 2;
   int64_t size[4] = {batches, inner, n, 2}, stride[4] = {n * inner * pair, pair, inner * pair, 1};
   int64_t dense[4] = {n * inner * pair, n * pair, pair, 1};
   int ndim = whole ? 3 : 4;
-  TRY(lm_tensor_view_as(x, LM_F64, ndim, size, stride, 0, &from));
-  TRY(lm_tensor_view_as(y, LM_F64, ndim, size, dense, 0, &to));
-  TRY(lm_cuda_copy(from, to));
-done:
-  lm_release(from);
-  lm_release(to);
-  return status;
+  NEED(lm_tensor_view_as(x, LM_F64, ndim, size, stride, 0, &from));
+  NEED(lm_tensor_view_as(y, LM_F64, ndim, size, dense, 0, &to));
+  return lm_cuda_copy(from, to);
 }
 
-lm_status lm_cuda_fft_c2c(const void *args, lm_tensor *const *out, lm_cuda_frame *f) {
-  const lm_fft_c2c_args *a = args;
+lm_status lm_cuda_fft_c2c(const lm_fft_c2c_args *a, lm_tensor *const *out, lm_cuda_frame *f) {
   lm_tensor *x, *transposed;
   int64_t n = a->x->size[a->dim], inner = 1, batches;
   for (int d = (int)a->dim + 1; d < a->x->ndim - 1; d++) inner *= a->x->size[d];
@@ -78,15 +72,13 @@ static lm_status real_lines(lm_tensor *x, int64_t n, double factor, double inner
   return LAUNCH("half_lines", lm_k_half_lines(y->dtype, y->data, n, lines, factor, inner, false, stream));
 }
 
-lm_status lm_cuda_fft_r2c(const void *args, lm_tensor *const *out, lm_cuda_frame *f) {
-  const lm_fft_r2c_args *a = args;
+lm_status lm_cuda_fft_r2c(const lm_fft_r2c_args *a, lm_tensor *const *out, lm_cuda_frame *f) {
   lm_tensor *x;
   NEED(lm_cuda_lay_out(f, a->x, LM_CONTIGUOUS, true, &x));
   return real_lines(x, a->x->size[a->x->ndim - 1], a->scale, a->inner, out[0], f->stream);
 }
 
-lm_status lm_cuda_stft_lines(const void *args, lm_tensor *const *out, lm_cuda_frame *f) {
-  const lm_stft_lines_args *a = args;
+lm_status lm_cuda_stft_lines(const lm_stft_lines_args *a, lm_tensor *const *out, lm_cuda_frame *f) {
   lm_tensor *frames;
   lm_frames s = {a->x->size[0], a->x->size[1], out[0]->size[1], a->window->numel, a->hop};
   NEED(lm_cuda_take_tensor(f, a->x->dtype, 1, &(int64_t){s.batch * s.count * s.n}, &frames));
@@ -94,8 +86,7 @@ lm_status lm_cuda_stft_lines(const void *args, lm_tensor *const *out, lm_cuda_fr
   return real_lines(frames, s.n, a->scale, a->inner, out[0], f->stream);
 }
 
-lm_status lm_cuda_overlap_add(const void *args, lm_tensor *const *out, lm_cuda_frame *f) {
-  const lm_overlap_add_args *a = args;
+lm_status lm_cuda_overlap_add(const lm_overlap_add_args *a, lm_tensor *const *out, lm_cuda_frame *f) {
   lm_frames s = {out[0]->size[0], out[0]->size[1], a->frames->size[1], a->window->numel, a->hop};
   return LAUNCH("overlap_add",
                 lm_k_overlap_add(out[0]->dtype, a->frames->data, a->window->data, s, out[0]->data, f->stream));
@@ -103,8 +94,7 @@ lm_status lm_cuda_overlap_add(const void *args, lm_tensor *const *out, lm_cuda_f
 
 /* Transforms a copy, which cuFFT destroys, to real numbers. Ignores imaginary parts of entries that are real in the
  * transform of a real line. */
-lm_status lm_cuda_fft_c2r(const void *args, lm_tensor *const *out, lm_cuda_frame *f) {
-  const lm_fft_c2r_args *a = args;
+lm_status lm_cuda_fft_c2r(const lm_fft_c2r_args *a, lm_tensor *const *out, lm_cuda_frame *f) {
   lm_tensor *x;
   int64_t n = a->n, lines = out[0]->numel / n;
   NEED(lm_cuda_take_tensor(f, a->x->dtype, a->x->ndim, a->x->size, &x));

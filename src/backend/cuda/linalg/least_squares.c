@@ -19,7 +19,7 @@ static lm_status sum_squares(const lstsq *l, const lm_tensor *b, int from) {
 }
 
 /* Solves by Q^T B, whose first rows are R X; the other rows are the residual. */
-static lm_status by_qr(lstsq *l) {
+static lm_status solve_by_qr(lstsq *l) {
   lm_tensor *tau;
   const lm_solver_call *c = &l->c;
   lm_solver_triangle r = {.upper = true,
@@ -39,7 +39,7 @@ static lm_status by_qr(lstsq *l) {
 }
 
 /* Computes X = V diag(1 / s) U^T B; the residual is B - U U^T B. */
-static lm_status by_svd(lstsq *l) {
+static lm_status solve_by_svd(lstsq *l) {
   lm_svd_parts parts;
   lm_tensor *transposed;
   const lm_solver_call *c = &l->c;
@@ -47,7 +47,7 @@ static lm_status by_svd(lstsq *l) {
   if (rcond != rcond) rcond = precision * (l->m > l->n ? l->m : l->n);
   if (rcond < 0) rcond = precision;
   if (l->a->driver == LM_GELS) rcond = 0;
-  NEED(lm_svd_of(c, l->A, true, false, &parts));
+  NEED(lm_svd_run(c, l->A, true, false, &parts));
   NEED(lm_matrices_scratch(c, l->least, l->k, &transposed));
   NEED(lm_columns_product(
       c, &(lm_columns_job){
@@ -79,11 +79,10 @@ static lm_status by_svd(lstsq *l) {
   return LM_OK;
 }
 
-lm_status lm_cuda_linalg_lstsq(const void *args, lm_tensor *const *out, lm_cuda_frame *f) {
-  const lm_linalg_lstsq_args *a = args;
+lm_status lm_cuda_linalg_lstsq(const lm_linalg_lstsq_args *a, lm_tensor *const *out, lm_cuda_frame *f) {
   lstsq l = {.a = a, .out = out, .m = lm_rows_of(a->A), .n = lm_columns_of(a->A), .k = lm_columns_of(a->B)};
   l.least = l.m < l.n ? l.m : l.n;
-  NEED(lm_solver_open_for(f, a->A, lm_matrices_count(out[0]), &l.c));
+  NEED(lm_solver_open_for(f, a->A, lm_matrix_count(out[0]), &l.c));
   if (l.k == 0) { return lm_fail(LM_E_MISSING, "linalg_lstsq: B must not be empty"); }
   NEED(lm_matrices_copy(f, a->A, LM_BY_COLUMNS, &l.A));
   NEED(lm_matrices_copy(f, a->B, LM_BY_COLUMNS, &l.B));
@@ -92,6 +91,6 @@ lm_status lm_cuda_linalg_lstsq(const void *args, lm_tensor *const *out, lm_cuda_
     NEED(LAUNCH("only_finite", lm_k_only_finite(l.c.dtype, x->data, (int64_t)lm_rows_of(x) * lm_columns_of(x),
                                                 l.c.count, l.c.flag, l.c.stream)));
   }
-  NEED(a->driver == LM_GELS && l.m >= l.n ? by_qr(&l) : by_svd(&l));
+  NEED(a->driver == LM_GELS && l.m >= l.n ? solve_by_qr(&l) : solve_by_svd(&l));
   return lm_solver_converged(&l.c, a->A);
 }

@@ -5,7 +5,6 @@
 
 static inline int lm_rows_of(const lm_tensor *x) { return (int)x->size[x->ndim - 2]; }
 static inline int lm_columns_of(const lm_tensor *x) { return (int)x->size[x->ndim - 1]; }
-int64_t lm_matrices_count(const lm_tensor *x);
 
 enum { LM_BY_ROWS, LM_BY_COLUMNS };
 /* Copies x to dense memory that f owns, row-major or column-major in the last two dims. */

@@ -1,13 +1,13 @@
 #include "backend/cuda/runtime/context.h"
 
 #include <cuda_runtime_api.h>
-#include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "backend/cuda/cuda.h"
 #include "base/message.h"
+#include "base/thread.h"
 #include "device/alloc.h"
 #include "device/graph.h"
 
@@ -136,10 +136,9 @@ static lm_status read_facts(int ordinal) {
 static lm_status learn_facts(int ordinal) {
   lm_status status = LM_OK;
   if (atomic_load_explicit(&known[ordinal], memory_order_acquire)) return LM_OK;
-  pthread_mutex_lock(&lock);
+  LM_LOCKED(&lock);
   if (!atomic_load(&known[ordinal])) status = read_facts(ordinal);
   if (status == LM_OK) atomic_store_explicit(&known[ordinal], true, memory_order_release);
-  pthread_mutex_unlock(&lock);
   return status;
 }
 
@@ -190,8 +189,9 @@ lm_status lm_cuda_enter(lm_device device, void **stream) {
 
 /* ---- scratch */
 
-lm_status lm_cuda_scratch(lm_device device, size_t bytes, void **out) {
-  return lm_device_alloc(device, bytes ? bytes : 1, out);
+lm_status lm_cuda_scratch(lm_device device, size_t bytes, lm_cuda_memory *out) {
+  *out = (lm_cuda_memory){.device = device, .bytes = bytes};
+  return bytes > 0 ? lm_device_alloc(device, bytes, &out->p) : LM_OK;
 }
 
 /* Records that the current stream was given work, so that threads which reuse its memory on another stream wait. */
@@ -200,9 +200,10 @@ static void note_given(lm_device device) {
   if (s) lm_stream_touch(s);
 }
 
-void lm_cuda_scratch_done(lm_device device, void *p, size_t bytes) {
-  note_given(device);
-  lm_device_free(device, p, bytes ? bytes : 1);
+void lm_cuda_scratch_done(const lm_cuda_memory *memory) {
+  if (!memory->p) return;
+  note_given(memory->device);
+  lm_device_free(memory->device, memory->p, memory->bytes);
 }
 
 void lm_cuda_release(lm_tensor *t) {
@@ -232,7 +233,7 @@ static gpu gpus[LM_DEVICE_MAX]; /* never freed */
 static _Atomic(report_slot *) by_stream[LM_DEVICE_MAX][LM_STREAM_MAX];
 
 /* Allocates the records; requires the lock. The host resets each slot by itself: streams may wait or be captured. */
-static lm_status prepare(gpu *c) {
+static lm_status allocate_bad_records(gpu *c) {
   lm_status status = LM_OK;
   lm_bad_record *records = NULL;
   size_t bytes = MAX_REPORTS * (sizeof *records + sizeof(unsigned));
@@ -250,24 +251,22 @@ done:
 
 lm_status lm_cuda_report_slot_new(int ordinal, void *stream) {
   gpu *c = &gpus[ordinal];
-  pthread_mutex_lock(&lock);
-  lm_status status = prepare(c);
+  LM_LOCKED(&lock);
+  lm_status status = allocate_bad_records(c);
   if (status == LM_OK && c->n == MAX_REPORTS) {
     status = lm_fail(LM_E_STATE, "stream: cannot create more than %d streams of a device", MAX_REPORTS);
   } else if (status == LM_OK) {
     int i = c->n++;
     c->at[i] = (report_slot){stream, c->records + i, c->device_records + i, c->claims + i, c->device_claims + i};
   }
-  pthread_mutex_unlock(&lock);
   return status;
 }
 
 static report_slot *find_slot(lm_stream *s) {
   gpu *c = &gpus[lm_device_physical(s->device)];
-  pthread_mutex_lock(&lock);
+  LM_LOCKED(&lock);
   report_slot *p = c->at;
   while (p->stream != s->native) p++;
-  pthread_mutex_unlock(&lock);
   return p;
 }
 
@@ -297,5 +296,5 @@ lm_status lm_cuda_resolve(int ordinal, void *stream) {
   }
   pthread_mutex_unlock(&lock);
   if (found.kind == LM_BAD_NONE) return LM_OK;
-  return lm_bad_value(found.kind, found.op, found.position, found.value, found.limit);
+  return lm_fail_bad_value(found.kind, found.op, found.position, found.value, found.limit);
 }

@@ -1,6 +1,5 @@
 /* Implements the core's driver by the CUDA runtime: memory, copies, streams, events, capture. Cards: context.c. */
 #include <cuda_runtime_api.h>
-#include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,6 +11,7 @@
 #include "backend/cuda/runtime/context.h"
 #include "backend/cuda/runtime/nvtx.h"
 #include "backend/cuda/runtime/properties.h"
+#include "base/thread.h"
 #include "device/alloc.h"
 
 /* ---- available cards */
@@ -93,12 +93,11 @@ static bool can_access_peer(int ordinal, int peer) {
 static void open_peer(int ordinal, int peer) {
   static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
   static bool tried[LM_DEVICE_MAX][LM_DEVICE_MAX];
-  pthread_mutex_lock(&lock);
+  LM_LOCKED(&lock);
   if (!tried[ordinal][peer]) {
     tried[ordinal][peer] = true;
     if (can_access_peer(ordinal, peer) && cudaDeviceEnablePeerAccess(peer, 0) != cudaSuccess) lm_cuda_forget_error();
   }
-  pthread_mutex_unlock(&lock);
 }
 
 /* Sets *early to true if the driver copies unpinned memory to its own buffer before the call returns, without a wait
@@ -143,8 +142,8 @@ static lm_status stage(lm_stream *s, char *dst, const char *src, size_t bytes, s
   return LM_OK;
 }
 
-static lm_status copy(void *stream, lm_device to, void *dst, lm_device from, const void *src, size_t bytes,
-                      bool later) {
+static lm_status copy_cuda_bytes(void *stream, lm_device to, void *dst, lm_device from, const void *src, size_t bytes,
+                                 bool later) {
   size_t staged = 0;
   bool to_gpu = LM_DEVICE_KIND(to) == LM_CUDA, from_gpu = LM_DEVICE_KIND(from) == LM_CUDA;
   int ordinal = lm_device_physical(to_gpu ? to : from), source = lm_device_physical(from);
@@ -357,7 +356,7 @@ const lm_driver lm_cuda_driver = {
     .alloc = cuda_alloc,
     .free = cuda_free,
     .memory = memory,
-    .copy = copy,
+    .copy = copy_cuda_bytes,
     .synchronize = synchronize,
     .enter = lm_cuda_select,
     .stream_create = stream_create,

@@ -3,7 +3,6 @@
 local lm = require "luminary"
 local core = require "luminary.core"
 local fail = require("luminary.base.options").fail
-local gradients = require "luminary.autograd.zero_gradients"
 local Module, Timer = require "luminary.nn.module", require "luminary.timer"
 local Numbered = require("luminary.nn.containers").Sequential.super
 local unknown = require "luminary.help.pytorch_names"
@@ -63,7 +62,8 @@ function Module:getParameters()
     p.grad = nil
     core.set_data(p, part(flat))
     p.grad = part(grads)
-    gradients.stay(p, vectors)
+    core.set_field(p, "vectors", vectors)
+    require("luminary.autograd.zero_gradients").has_vectors = true
     first = first + count
   end
   return core.keep(flat), core.keep(grads)

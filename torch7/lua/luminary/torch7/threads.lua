@@ -5,7 +5,7 @@ local debug = require "debug"
 local core = require "luminary.core"
 local options = require "luminary.base.options"
 local Pool = require "luminary.mp.pool"
-local carrier = require "luminary.mp.serialization"
+local serializer = require "luminary.mp.serialization"
 local names = require "luminary.mp.module_references"
 require "luminary.torch7.globals"
 local class = require "luminary.torch7.class"
@@ -33,7 +33,7 @@ local function encode(...)
     if name and class.by_name[name] == v then return {"luminary.torch7.class", "field", "by_name", "field", name} end
     return find(v)
   end
-  local text, tensors, handles = carrier.encode("threads", options.pack(...), {name_of = name_of})
+  local text, tensors, handles = serializer.encode("threads", options.pack(...), {name_of = name_of})
   return {text = text, tensors = tensors, handles = handles, objects = objects, way = way}
 end
 
@@ -41,7 +41,7 @@ end
 local function decode(message)
   threads.__received = {}
   for i, x in ipairs(message.objects) do threads.__received[tostring(i)] = tensor.wrap(x) end
-  local values = carrier.decode(message.text, message.tensors, message.handles)
+  local values = serializer.decode(message.text, message.tensors, message.handles)
   threads.__received = nil
   return unpack(values, 1, values.n)
 end

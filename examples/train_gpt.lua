@@ -1,8 +1,8 @@
 -- Trains a model of GPT-2's or LLaMA's shape on text files, alone or divided over ranks in any way:
 --
---   luajit scripts/train_gpt.lua --steps 200 README.md
---   luminary run --nproc 4 scripts/train_gpt.lua --dir run book.txt                    rows sharded over 4 ranks
---   luminary run --nproc 8 scripts/train_gpt.lua --tensor 2 --pipeline 2 --dir run book.txt
+--   luajit examples/train_gpt.lua --steps 200 README.md
+--   luminary run --nproc 4 examples/train_gpt.lua --dir run book.txt                    rows sharded over 4 ranks
+--   luminary run --nproc 8 examples/train_gpt.lua --tensor 2 --pipeline 2 --dir run book.txt
 --
 -- Ranks form a grid: replicate x shard x context x pipeline x tensor, tensor's ranks next to each other. With --dir a
 -- job resumes in any layout; under `luminary run --nnodes MIN:MAX` with the nodes left (docs/howto/elastic.md).

@@ -1,4 +1,4 @@
--- scripts/train_gpt.lua as a user runs it: the same numbers in every layout, and from one layout to another.
+-- examples/train_gpt.lua as a user runs it: the same numbers in every layout, and from one layout to another.
 local temp = require "spec.support.temp"
 
 local SHAPE = "--dtype float64 --layers 4 --width 32 --length 32 --steps 8"
@@ -6,7 +6,7 @@ local SHAPE = "--dtype float64 --layers 4 --width 32 --length 32 --steps 8"
 -- Returns what a run of n ranks writes, at most 100 s.
 local function train(n, options)
   local launcher = n > 1 and ("luajit bin/luminary run --nproc %d"):format(n) or "luajit"
-  local pipe = io.popen(("timeout 100 %s scripts/train_gpt.lua %s %s CONTRIBUTING.md 2>&1 </dev/null"):format(launcher,
+  local pipe = io.popen(("timeout 100 %s examples/train_gpt.lua %s %s CONTRIBUTING.md 2>&1 </dev/null"):format(launcher,
     SHAPE, options))
   local text = pipe:read "*a"
   pipe:close()

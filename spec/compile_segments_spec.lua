@@ -1,0 +1,245 @@
+-- lm.compile of training steps on the CPU: what is recorded as segments, where they end, and what runs as it is. The
+-- bits of whole trainings are compared by compile_steps_spec.lua.
+local lm = require "luminary"
+local core = require "luminary.core"
+local nn, F = lm.nn, lm.nn.functional
+
+-- Returns a small network's step (x, y) -> loss, and the network.
+local function trainer(dtype, extra)
+  lm.manual_seed(3)
+  local net = nn.Sequential(nn.Linear(6, 40), nn.GELU(), nn.Linear(40, 3)):to(dtype or "float32")
+  local opt = lm.optim.SGD(net:parameters(), {lr = 0.1, momentum = 0.9})
+  return function(x, y)
+    local out = net(x)
+    out = (out * 2 + 1):tanh() * 3
+    local loss = F.cross_entropy(out, y)
+    if extra then extra(loss) end
+    opt:zero_grad()
+    loss:backward()
+    opt:step()
+    return loss
+  end, net
+end
+
+-- Calls step n times; returns its losses.
+local function run(step, n, dtype)
+  lm.manual_seed(4)
+  local losses = {}
+  for i = 1, n do losses[i] = step(lm.randn(8, 6, {dtype = dtype}), lm.randint(1, 4, {8})):item() end
+  return losses
+end
+
+describe("lm.compile of a training step", function()
+  it("records forward and backward as one segment, and elementwise ops in a row together", function()
+    for _, dtype in ipairs {"bfloat16", "float32", "float64"} do
+      local compiled = core.compiled()
+      local plain, step = trainer(dtype), trainer(dtype)
+      assert.same(run(plain, 5, dtype), run(function(...) return compiled:call(step, ...) end, 5, dtype))
+      local ops = table.concat(compiled:steps(1), " ")
+      assert.matches("linear gelu linear mul %+add %+tanh %+mul ", ops)
+      assert.matches("mul %+tanh %+mul", ops:match "cross_entropy.*") -- the order of backward
+      assert.is_nil(compiled:state().reason)
+      assert.is_true(compiled:state().runs >= 4)
+    end
+  end)
+
+  it("overwrites scores that nothing else reads by their gradient", function()
+    lm.manual_seed(5)
+    local x, labels, start = lm.randn(256, 32), lm.randint(1, 4097, {256}), lm.randn(4096, 32)
+    local function scores_by_columns(given, w) return F.linear(w, given):t() end
+    for _, dtype in ipairs {"float16", "bfloat16", "float32", "float64"} do
+      for _, scores_of in ipairs {F.linear, scores_by_columns} do
+        local given = x:to(dtype)
+        -- Returns a step, and its weight.
+        local function made()
+          local w = nn.Parameter(start:to(dtype, {copy = true}))
+          local opt = lm.optim.SGD({w}, {lr = 0.1})
+          return function()
+            local loss = F.cross_entropy(scores_of(given, w), labels, nil, {label_smoothing = 0.1})
+            opt:zero_grad()
+            collectgarbage() -- the script holds no scores
+            loss:backward()
+            opt:step()
+            return loss
+          end, w
+        end
+        local plain, want = made()
+        local step, got = made()
+        local compiled, peak = lm.compile(step), nil
+        for _ = 1, 6 do
+          collectgarbage()
+          lm.reset_peak_memory_stats()
+          local before = lm.memory_allocated()
+          local loss = compiled():item()
+          peak = (lm.max_memory_allocated() - before) / (256 * start:size(1) * got:element_size())
+          assert.equal(plain():item(), loss)
+          assert.is_true(lm.equal(want, got))
+        end
+        if dtype == "float32" and scores_of == F.linear then assert(peak < 1.5, peak) end
+      end
+    end
+  end)
+
+  it("runs the script in each call, with numbers that change", function()
+    local calls, factor = 0, 1
+    local step, state = lm.compile(function(x)
+      calls = calls + 1
+      local w = lm.ones({3}, {requires_grad = true})
+      local y = ((x * w) * factor + 1):square():sum()
+      y:backward()
+      return w.grad
+    end)
+    for i = 1, 6 do
+      factor = i < 3 and i or 2
+      local x = lm.tensor {1, 2, 3} * i
+      local want = {}
+      for k = 1, 3 do want[k] = 2 * (k * i * factor + 1) * k * i * factor end
+      assert.same(want, step(x):tolist())
+    end
+    assert.equal(6, calls)
+    assert.is_true(state.segments > 0)
+  end)
+
+  it("gives values to what the script reads, keeps and writes to", function()
+    local kept, seen = {}, {}
+    local net = nn.Linear(4, 2)
+    local buffer = lm.zeros(2)
+    local function body(x)
+      local h = net(x):tanh()
+      local loss = (h * h):mean()
+      kept[#kept + 1] = h
+      buffer:add_(h:detach():sum(1))
+      loss:backward()
+      seen[#seen + 1] = loss:item()
+      h:detach():mul_(0)
+      return h
+    end
+    local step = lm.compile(body)
+    for i = 1, 5 do
+      local x = lm.randn(3, 4)
+      local want = lm.no_grad(function() return net(x):tanh() end)
+      local before = buffer:clone()
+      assert.is_true(step(x):eq(0):all():item())
+      assert.near(want:square():mean():item(), seen[i], 1e-6)
+      assert.is_true(lm.allclose(before + want:sum(1), buffer))
+    end
+    for _, h in ipairs(kept) do
+      assert.is_true(h.requires_grad)
+      assert.error_matches(function() h:sum():backward() end, "freed")
+    end
+  end)
+
+  it("reads values before backward, and makes the graph if what follows differs", function()
+    local function make()
+      lm.manual_seed(5)
+      local net = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Dropout(0.3), nn.Linear(8, 3))
+      local opt = lm.optim.SGD(net:parameters(), {lr = 0.1})
+      local calls, seen = 0, {net = net}
+      return function(x, y)
+        calls = calls + 1
+        local loss = F.cross_entropy(net(x), y)
+        seen[#seen + 1] = loss:item() + net[2].running_mean[1]
+        if calls % 4 == 0 then loss = loss * 2 end
+        if calls % 7 == 0 then loss:register_hook(function(g) return g * 3 end) end
+        opt:zero_grad()
+        loss:backward()
+        opt:step()
+        return loss
+      end, seen
+    end
+    local plain, want = make()
+    local inner, got = make()
+    local step, state = lm.compile(inner)
+    assert.same(run(plain, 15), run(step, 15))
+    assert.same({unpack(want)}, {unpack(got)})
+    for name, t in pairs(want.net:state_dict()) do assert.is_true(lm.equal(t, got.net:state_dict()[name])) end
+    assert.is_true(state.runs > 8)
+  end)
+
+  it("runs as it is what leaves a graph, and says after which line", function()
+    local net = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3))
+    local step, state = lm.compile(function(x) return (net(x) * 2):square():sum() end)
+    for _ = 1, 3 do
+      net:zero_grad()
+      step(lm.ones(2, 6)):backward()
+      assert.is_true(net[1].weight.grad:abs():sum():item() > 0)
+    end
+    assert.matches("^after .*compile_segments_spec.lua:%d+: a tensor still has a history", state.reason)
+  end)
+
+  it("follows another branch, another shape and a hook added later", function()
+    local w = lm.randn({5}, {requires_grad = true})
+    local hooked = 0
+    local function body(x, more)
+      local y = x * w
+      if more then y = y + x end
+      y = (y * 2):tanh()
+      y:sum():backward()
+      return y
+    end
+    local step = lm.compile(body)
+    local grads = {}
+    for i = 1, 12 do
+      if i == 9 then w:register_hook(function() hooked = hooked + 1 end) end
+      local x = lm.randn(i % 3 + 1, 5)
+      w.grad = nil
+      local want = body(x, i % 2 == 0)
+      grads[1], w.grad = w.grad, nil
+      assert.is_true(lm.equal(want, step(x, i % 2 == 0)))
+      assert.is_true(lm.equal(grads[1], w.grad))
+    end
+    assert.equal(8, hooked)
+  end)
+
+  it("raises errors of ops, and what was called before them has happened", function()
+    local table_, w = lm.randn(4, 3), lm.ones({3}, {requires_grad = true})
+    local count = lm.zeros(1)
+    local step = lm.compile(function(ids, fails)
+      count:add_(1)
+      local y = (F.embedding(ids, table_) * w * 2):sum()
+      if fails then error "stopped" end
+      y:backward()
+      return w.grad
+    end)
+    local ids = lm.tensor({1, 4}, {dtype = "int64"})
+    for _ = 1, 3 do step(ids) end
+    assert.error_matches(function() step(ids, true) end, "stopped")
+    assert.equal(4, count[1])
+    assert.error_matches(function() step(lm.tensor({1, 9}, {dtype = "int64"})) end, "embedding: .*9")
+    assert.equal(5, count[1])
+    w.grad = nil
+    assert.is_true(lm.equal(table_[{{1}}][1] * 2 + table_[{{4}}][1] * 2, step(ids)))
+  end)
+
+  it("runs as it is in a coroutine, which may yield", function()
+    local step, state = lm.compile(function(w)
+      local y = (w * w * 2):sum()
+      coroutine.yield(y:item())
+      y:backward()
+      return w.grad:clone()
+    end)
+    for _ = 1, 3 do
+      local w = lm.ones({3}, {requires_grad = true})
+      local resume = coroutine.wrap(step)
+      assert.equal(6, resume(w))
+      assert.same({4, 4, 4}, resume():tolist())
+      assert.matches("coroutine", state.reason)
+    end
+  end)
+
+  it("leaves no tensors, and frees what a call made", function()
+    jit.off()
+    finally(function() jit.on() end)
+    collectgarbage()
+    collectgarbage()
+    local before = core.live_tensors()
+    do
+      local step = lm.compile((trainer()))
+      run(step, 10)
+    end
+    collectgarbage()
+    collectgarbage()
+    collectgarbage()
+    assert.equal(before, core.live_tensors())
+  end)
+end)

@@ -1,0 +1,69 @@
+/* Runs functions whose calls of ops are recorded as segments and later run by them (plan/follow.h):
+ *
+ *   compiled() -> a function's recordings, empty
+ *   compiled:call(f, ...) -> what f(...) returns
+ *   compiled:state() -> {recordings, runs, segments, reason, line}
+ *   compiled:steps(i) -> names of the i-th segment's ops, "+" before one that is computed with that before it; nil
+ * after the last segment */
+#include "plan/follow.h"
+#include "bind/bind.h"
+
+LM_LIST(lm_methods_of_compiled);
+LM_HELD_TYPE(compiled, lm_compiled, lm_compiled_free, "luminary.compiled", "a compiled function's recordings",
+             LM_METHODS_OF(compiled))
+
+LM_FUNCTION(compiled) {
+  lm_need(L, lm_compiled_new(lm_object_new(L, &compiled_type)));
+  return 1;
+}
+
+LM_OBJECT_METHOD(compiled, call, "call") {
+  lm_lua *s = LM_STATE(L);
+  lm_compiled *c = lm_need_compiled(L, 1, "call", "compiled");
+  lm_need_function(L, 2, "call", "");
+  if (!lm_compiled_begin(c)) {
+    lua_call(L, lua_gettop(L) - 2, LUA_MULTRET);
+    return lua_gettop(L) - 1;
+  }
+  s->follows = true;
+  lm_lines_changed(s);
+  const bool failed = lm_pcall(L, lua_gettop(L) - 2, LUA_MULTRET);
+  lm_status status = lm_compiled_end(c, failed);
+  s->follows = s->settle_failed = s->reads_for_op = false;
+  lm_lines_changed(s);
+  if (lm_compiled_has_open(c)) {
+    lm_saved_error saved;
+    lm_error_save(status, &saved);
+    lm_collect_all(L);
+    status = lm_error_restore(&saved);
+    lm_compiled_decide(c);
+  }
+  if (failed) return lua_error(L);
+  return lm_return(L, status, lua_gettop(L) - 1);
+}
+
+LM_OBJECT_METHOD(compiled, state, "state", (compiled, compiled)) {
+  const lm_compiled_state state = lm_compiled_get_state(compiled);
+  lua_createtable(L, 0, 5);
+  lm_set_number(L, "recordings", state.recordings);
+  lm_set_number(L, "runs", state.runs);
+  lm_set_number(L, "segments", state.segments);
+  lm_set_text(L, "reason", state.reason);
+  lm_set_text(L, "line", state.line);
+  return 1;
+}
+
+LM_OBJECT_METHOD(compiled, steps, "steps", (compiled, compiled), (int, i)) {
+  const int n = lm_compiled_nsteps(compiled, (int)i - 1);
+  if (n == 0) return 0;
+  bool continues = false;
+  lua_createtable(L, n, 0);
+  for (int k = 0; k < n; k++) {
+    bool is_chained;
+    const char *name = lm_compiled_step_name(compiled, (int)i - 1, k, &is_chained);
+    lua_pushfstring(L, "%s%s", is_chained && continues ? "+" : "", name);
+    lua_rawseti(L, -2, k + 1);
+    continues = is_chained;
+  }
+  return 1;
+}

@@ -1,0 +1,33 @@
+/* Declares compiled steps: functions of scripts whose calls of ops and backward are recorded as segments (segment.h),
+ * which later calls run instead, if they are the same. The script runs each time, so that it may do anything else. */
+#pragma once
+
+#include "autograd/follow.h"
+
+typedef struct lm_compiled lm_compiled;
+
+LM_API lm_status lm_compiled_new(lm_compiled **out);
+LM_API void lm_compiled_free(lm_compiled *c); /* c may be NULL */
+/* Begins a call of the function on this thread; false, and nothing was done, if one runs already or the thread records
+ * ops. */
+LM_API bool lm_compiled_begin(lm_compiled *c);
+/* Ends the call. `failed`: it raised. */
+LM_API lm_status lm_compiled_end(lm_compiled *c, bool failed);
+/* Returns true if the call recorded results that still have a history. Then lm_compiled_decide follows lm_compiled_end,
+ * once unreachable tensors are collected: segments whose results others hold run as they are. */
+LM_API bool lm_compiled_has_open(const lm_compiled *c);
+LM_API void lm_compiled_decide(lm_compiled *c);
+/* Returns true if t is a result that got no values; lm_is_without_values: or gets them when they are needed. */
+LM_API bool lm_is_lost(const lm_tensor *t);
+bool lm_is_without_values(const lm_tensor *t);
+
+typedef struct lm_compiled_state {
+  int recordings, runs, segments; /* made; of segments so far; that run now */
+  const char *reason;             /* why a part runs as it is; NULL: none does */
+  const char *line;               /* the line of the script after which it ends, or NULL */
+} lm_compiled_state;
+LM_API lm_compiled_state lm_compiled_get_state(const lm_compiled *c);
+/* Returns the number of steps of the i-th segment, and in *row whether step k is computed with that before it; and its
+ * op's name. */
+LM_API int lm_compiled_nsteps(const lm_compiled *c, int segment);
+LM_API const char *lm_compiled_step_name(const lm_compiled *c, int segment, int step, bool *is_chained);

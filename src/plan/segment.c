@@ -1,0 +1,171 @@
+/* Adds to segments and frees them; compares positions and arguments. */
+#include <stdarg.h>
+#include <stdio.h>
+
+#include "autograd/tape.h"
+#include "base/mem.h"
+#include "plan/segment.h"
+
+void lm_segment_refuse(lm_segment *g, const char *format, ...) {
+  g->runs_as_is = true;
+  if (g->reason[0]) return;
+  va_list list;
+  va_start(list, format);
+  vsnprintf(g->reason, sizeof g->reason, format, list);
+  va_end(list);
+}
+
+void lm_segment_drop_buffer(lm_segment *g, lm_segment_buffer *b) {
+  for (int v = b->first; v >= 0; v = g->value[v].next) lm_release(lm_tensor_take(&g->value[v].t));
+  lm_storage_release(b->storage);
+  b->storage = NULL;
+}
+
+void lm_segment_reset(lm_segment *g) {
+  for (int b = 0; b < g->nbuffers; b++) {
+    lm_segment_drop_buffer(g, &g->buffer[b]);
+    g->buffer[b].was_made = false;
+    lm_storage *pending = g->buffer[b].pending;
+    if (!pending) continue;
+    atomic_store_explicit(&pending->writer, LM_BY_COMPILED, memory_order_relaxed); /* it will get no values */
+    lm_storage_release(pending);
+    g->buffer[b].pending = NULL;
+  }
+  while (g->nundo > 0) lm_release(g->undo[--g->nundo].before);
+  g->done = g->nparts = 0;
+  for (int i = 0; i < g->ninstances; i++) {
+    lm_release(lm_tensor_take(&g->instance[i].t));
+    g->instance[i].is_kept = false;
+  }
+}
+
+void lm_segment_free(lm_segment *g) {
+  if (!g) return;
+  lm_segment_reset(g);
+  for (int i = 0; i < g->nvalues; i++) lm_release(g->value[i].number);
+  for (int i = 0; i < g->nsteps; i++) {
+    if (g->step[i].op >= 0)
+      lm_args_free(g->step[i].op, g->step[i].args);
+    else
+      lm_free(g->step[i].args);
+    lm_free(g->step[i].in);
+  }
+  for (int i = 0; i < g->nevents; i++) {
+    if (!g->event[i].is_backward) lm_args_free(g->event[i].op, g->event[i].args);
+    lm_free(g->event[i].in);
+  }
+  lm_free(g->value);
+  lm_free(g->buffer);
+  lm_free(g->instance);
+  lm_free(g->step);
+  lm_free(g->event);
+  lm_free(g->leaf);
+  lm_free(g->undo);
+  lm_free(g->part);
+  lm_free(g->reached);
+  lm_free(g->chain);
+  lm_free(g);
+}
+
+/* ---- positions */
+
+static void describe_place(const lm_tensor *t, lm_place *out) {
+  memset(out, 0, sizeof *out);
+  out->dtype = t->dtype;
+  out->device = t->device;
+  out->ndim = t->ndim;
+  out->at = t->numel == 0 ? 0 : t->data - (char *)t->storage->data;
+  memcpy(out->size, t->size, t->ndim * sizeof *t->size);
+  memcpy(out->stride, t->stride, t->ndim * sizeof *t->stride);
+}
+
+bool lm_place_equals(const lm_place *a, const lm_place *b) {
+  return a->dtype == b->dtype && a->device == b->device && a->ndim == b->ndim && a->at == b->at &&
+         memcmp(a->size, b->size, a->ndim * sizeof *a->size) == 0 &&
+         memcmp(a->stride, b->stride, a->ndim * sizeof *a->stride) == 0;
+}
+
+bool lm_place_is(const lm_place *p, const lm_tensor *t) {
+  return p->dtype == t->dtype && p->device == t->device && p->ndim == t->ndim &&
+         (t->numel == 0 || p->at == t->data - (char *)t->storage->data) &&
+         memcmp(p->size, t->size, p->ndim * sizeof *p->size) == 0 &&
+         memcmp(p->stride, t->stride, p->ndim * sizeof *p->stride) == 0;
+}
+
+lm_status lm_segment_value_at(lm_segment *g, int buffer, const lm_tensor *t, int *out) {
+  lm_place place;
+  describe_place(t, &place);
+  for (int v = g->buffer[buffer].first; v >= 0; v = g->value[v].next) {
+    *out = v;
+    if (lm_place_equals(&g->value[v].place, &place)) return LM_OK;
+  }
+  const lm_segment_value value = {.buffer = buffer, .next = g->buffer[buffer].first, .place = place};
+  if (!LM_APPEND(g->value, g->nvalues, g->value_capacity, value)) return LM_E_OOM;
+  *out = g->buffer[buffer].first = g->nvalues - 1;
+  return LM_OK;
+}
+
+lm_status lm_segment_number(lm_segment *g, lm_tensor *number, int *out) {
+  const lm_segment_value value = {.number = number, .buffer = -1, .next = -1};
+  if (!LM_APPEND(g->value, g->nvalues, g->value_capacity, value)) return LM_E_OOM;
+  lm_retain(number);
+  *out = g->nvalues - 1;
+  return LM_OK;
+}
+
+lm_status lm_segment_new_buffer(lm_segment *g, lm_buffer_origin origin, const lm_storage *s, int *out) {
+  const lm_segment_buffer buffer = {
+      .origin = origin, .first = -1, .last_use = -1, .bytes = s->bytes, .device = s->device};
+  if (!LM_APPEND(g->buffer, g->nbuffers, g->buffer_capacity, buffer)) return LM_E_OOM;
+  *out = g->nbuffers - 1;
+  return LM_OK;
+}
+
+/* ---- arguments */
+
+static bool ints_equal(const lm_ints *a, const lm_ints *b) {
+  return a->n == b->n && (a->n <= 0 || memcmp(a->v, b->v, (size_t)a->n * sizeof *a->v) == 0);
+}
+
+static bool arg_is_equal(const lm_arg *a, const void *p, const void *q) {
+  switch (a->kind) {
+    case LM_ARG_F:
+    case LM_ARG_F_REQ:
+    case LM_ARG_F_OPT: return memcmp(p, q, sizeof(double)) == 0;
+    case LM_ARG_I:
+    case LM_ARG_I_REQ:
+    case LM_ARG_I_OPT:
+    case LM_ARG_DIM:
+    case LM_ARG_DIM_OPT: return *(const int64_t *)p == *(const int64_t *)q;
+    case LM_ARG_B: return *(const bool *)p == *(const bool *)q;
+    case LM_ARG_I2:
+    case LM_ARG_PAD2: return memcmp(p, q, 2 * sizeof(int64_t)) == 0;
+    case LM_ARG_DIMS_OPT:
+    case LM_ARG_SIZE:
+    case LM_ARG_SIZE_OPT: return ints_equal(p, q);
+    case LM_ARG_PADS: {
+      const lm_pads *x = p, *y = q;
+      return x->n == y->n && (x->n <= 0 || memcmp(x->v, y->v, (size_t)x->n * sizeof *x->v) == 0);
+    }
+    case LM_ARG_DTYPE: return *(const lm_dtype *)p == *(const lm_dtype *)q;
+    case LM_ARG_DEVICE: return *(const lm_device *)p == *(const lm_device *)q;
+    case LM_ARG_GENERATOR: return *(void *const *)p == *(void *const *)q;
+    case LM_ARG_E: return *(const int *)p == *(const int *)q;
+    case LM_ARG_TL:
+    case LM_ARG_TL_HOLES: return ((const lm_list *)p)->n == ((const lm_list *)q)->n;
+    default: return true; /* tensors */
+  }
+}
+
+bool lm_args_equal(lm_op_id id, const void *a, const void *b) {
+  const lm_op *op = &lm_ops[id];
+  for (int i = 0; i < op->nargs; i++) {
+    const size_t offset = op->arg[i].offset;
+    if (!arg_is_equal(&op->arg[i], (const char *)a + offset, (const char *)b + offset)) return false;
+  }
+  return true;
+}
+
+bool lm_numbers_equal(const lm_tensor *a, const lm_tensor *b) {
+  return a->number && b->number && a->dtype == b->dtype && memcmp(a->data, b->data, lm_dtype_size(a->dtype)) == 0;
+}

@@ -1,0 +1,159 @@
+/* Declares segments: runs of a script's calls between two points at which it needs values. A segment is recorded once:
+ * as events, which are what the script calls, and as steps, which are the ops that ran, those of backward too. Later
+ * calls that are the same events run the steps, once the values are needed.
+ *
+ * A value is a place in a buffer, which is one storage's memory. Buffers come from outside (an event's argument, a
+ * leaf's .grad) or are made by steps. An instance is a header that the script sees: an argument from outside, or a
+ * result. */
+#pragma once
+
+#include "autograd/follow.h"
+#include "base/address_map.h"
+#include "op/elementwise_chain.h"
+#include "op/op_recorder.h"
+#include "tensor/generator.h"
+
+typedef struct lm_place {
+  lm_dtype dtype;
+  uint8_t ndim;
+  lm_device device;
+  int64_t at; /* bytes from the buffer's begin */
+  int64_t size[LM_MAX_DIMS], stride[LM_MAX_DIMS];
+} lm_place;
+
+typedef struct lm_segment_value {
+  lm_tensor *number; /* a Lua number, retained; else NULL */
+  int buffer, next;  /* next: of the buffer's values; -1: none */
+  lm_place place;
+  lm_tensor *t; /* while the steps run */
+} lm_segment_value;
+
+typedef enum lm_buffer_origin { LM_FROM_EVENT, LM_FROM_GRAD, LM_FROM_STEP, LM_UNWRITTEN } lm_buffer_origin;
+
+typedef struct lm_segment_buffer {
+  lm_buffer_origin origin;
+  int first;    /* its last added value */
+  int last_use; /* index of the last step that reads it */
+  bool is_kept; /* true if its values are needed after the steps */
+  size_t bytes;
+  lm_device device;
+  lm_storage *storage, *pending; /* while a call runs, retained; pending: of results without values */
+  uint32_t version;              /* version of memory from outside at a pause */
+  bool was_made;                 /* true if a step of this call has made it */
+  bool is_written;               /* true if a step writes to it in place */
+} lm_segment_buffer;
+
+typedef struct lm_segment_instance {
+  int value;
+  bool is_outside;  /* true for an argument from outside */
+  bool is_leaf;     /* true if it requires grad */
+  bool is_kept;     /* while a call runs: somebody holds it, so that it gets its values */
+  bool has_history; /* while a call runs: true if it has a history by now */
+  bool is_freed;    /* true if it has a history, which backward has freed; `maker` ends it */
+  lm_op_id maker;
+  bool without_grad; /* true for a view that was made within no_grad */
+  int base;          /* instance that it is a view of; -1: none */
+  lm_tensor *t;      /* while a call runs; retained unless it is recorded */
+} lm_segment_instance;
+
+typedef struct lm_segment_step {
+  lm_op_id op; /* -1: an elementwise kernel of a gradient */
+  int kernel;
+  lm_run_form form;
+  bool widens;     /* lm_halves_widen while it ran */
+  bool is_chained; /* true for one of several elementwise steps in a row */
+  int nin, nout;
+  void *args; /* the op's struct, or an array of numbers */
+  int *in;    /* indices of values; -1: NULL */
+  int out[LM_MAX_OUTS];
+} lm_segment_step;
+
+typedef struct lm_segment_leaf { /* a leaf whose .grad a backward pass sets or adds to; values, -1: nil */
+  int instance, before, after;
+} lm_segment_leaf;
+
+typedef struct lm_segment_event {
+  bool is_backward, in_place, retains; /* retains: of backward, retain_graph */
+  bool is_pause;                       /* true for no call: values are needed, before backward has used the graph */
+  bool may_fail;                       /* true if values may make it fail, so that its steps run at once */
+  int nsteps;                          /* number of steps before it */
+  lm_op_id op;
+  bool no_grad;
+  lm_autocast cast;
+  int scope; /* relation of autocast's scope to that of the event before */
+  lm_dtype default_dtype;
+  lm_device default_device;
+  void *args;
+  int nin, nout;
+  int *in;               /* instances; -1: NULL; below: ~index of a value that is a number. Of backward: roots, grads */
+  int out[LM_MAX_OUTS];  /* instances; -1: NULL */
+  uint8_t histories;     /* bit k: the k-th result has a history then */
+  int same[LM_MAX_OUTS]; /* index in `in` of the argument that the result is; -1: another header */
+  int first_leaf, nleaves;
+} lm_segment_event;
+
+typedef struct lm_segment_undo { /* a copy of a value from outside, before a step wrote to it */
+  int value;
+  uint32_t version; /* version of its memory then */
+  lm_tensor *before;
+} lm_segment_undo;
+
+typedef struct lm_segment_part { /* steps that ran at once */
+  int begin;
+  lm_draw drawn; /* the CPU's random state before them */
+} lm_segment_part;
+
+typedef struct lm_segment {
+  struct lm_segment *next; /* next of a list, in which the last used are first */
+  int nvalues, nbuffers, ninstances, nsteps, nevents, nleaves;
+  size_t value_capacity, buffer_capacity, instance_capacity, step_capacity, event_capacity, leaf_capacity;
+  lm_segment_value *value;
+  lm_segment_buffer *buffer;
+  lm_segment_instance *instance;
+  lm_segment_step *step;
+  lm_segment_event *event;
+  lm_segment_leaf *leaf;
+  lm_segment_undo *undo; /* while a call runs and has paused */
+  int nundo, done;       /* done: number of steps that have run */
+  size_t undo_capacity;
+  lm_segment_part *part; /* while a call runs: what has run so far */
+  int nparts;
+  size_t part_capacity;
+  uint64_t *reached; /* for each instance: bits of the leaves that its history leads to */
+  int words;         /* numbers for an instance in `reached` */
+  lm_chain *chain;
+  bool runs_as_is;     /* true if its calls run one by one */
+  int patience, waits; /* calls that run as they are before it is recorded again; how many the next time */
+  const char *line;    /* line of the script at its last event; interned, or NULL */
+  char reason[200];    /* why it runs as it is */
+} lm_segment;
+
+void lm_segment_free(lm_segment *g); /* g may be NULL */
+/* Drops what a call holds. */
+void lm_segment_reset(lm_segment *g);
+/* Drops the headers and the memory that a call has of a buffer. */
+void lm_segment_drop_buffer(lm_segment *g, lm_segment_buffer *b);
+/* Notes the first reason why the segment runs as it is. */
+void lm_segment_refuse(lm_segment *g, const char *format, ...) LM_PRINTF(2, 3);
+
+/* ---- segment.c */
+bool lm_place_is(const lm_place *p, const lm_tensor *t);
+bool lm_place_equals(const lm_place *a, const lm_place *b);
+/* Returns in *out the value of a buffer at t's place, added if it is new. */
+lm_status lm_segment_value_at(lm_segment *g, int buffer, const lm_tensor *t, int *out);
+lm_status lm_segment_number(lm_segment *g, lm_tensor *number, int *out);
+lm_status lm_segment_new_buffer(lm_segment *g, lm_buffer_origin origin, const lm_storage *s, int *out);
+/* Returns true if two argument structs of an op have equal arguments, tensors aside. */
+bool lm_args_equal(lm_op_id op, const void *a, const void *b);
+bool lm_numbers_equal(const lm_tensor *a, const lm_tensor *b);
+
+/* ---- segment_run.c */
+/* Finds last uses and rows. */
+lm_status lm_segment_plan(lm_segment *g);
+/* Runs the steps, for which buffers from outside have storages. Then results that somebody holds have values, and
+ * leaves have their gradients. */
+lm_status lm_segment_run(lm_segment *g);
+/* Runs the first n steps, after which results that somebody holds have values; lm_segment_undo_steps may follow. */
+lm_status lm_segment_run_to(lm_segment *g, int n);
+/* Undoes what steps wrote to memory from outside. LM_E_STATE if others have written to it since. */
+lm_status lm_segment_undo_steps(lm_segment *g);

@@ -1,0 +1,329 @@
+/* Runs a segment's steps. */
+#include "autograd/record_graph.h"
+#include "autograd/tape.h"
+#include "base/mapping_guard.h"
+#include "base/mem.h"
+#include "base/message.h"
+#include "op/pointwise.h"
+#include "op/run.h"
+#include "op_entries.h"
+#include "plan/segment.h"
+
+/* ---- planning */
+
+static bool is_elementwise(const lm_segment_step *s) {
+  return s->op < 0 || (lm_ops[s->op].kind == LM_POINTWISE && s->form != LM_RUN_IN_PLACE);
+}
+
+static bool is_view(const lm_segment_step *s) { return s->op >= 0 && lm_ops[s->op].kind == LM_VIEW; }
+
+/* Returns true if a step writes to its k-th tensor. */
+static bool writes(const lm_segment_step *s, int k) {
+  if (s->op < 0) return false;
+  const lm_op *op = &lm_ops[s->op];
+  return (k == 0 && (s->form == LM_RUN_IN_PLACE || op->kind == LM_WRITE)) || (k < op->ntensor && op->writes >> k & 1);
+}
+
+static void set_last_uses(lm_segment *g) {
+  for (int b = 0; b < g->nbuffers; b++) g->buffer[b].last_use = -1;
+  for (int i = 0; i < g->nsteps; i++) {
+    const lm_segment_step *s = &g->step[i];
+    if (is_view(s)) continue;
+    for (int k = 0; k < s->nin; k++)
+      if (s->in[k] >= 0 && !g->value[s->in[k]].number) g->buffer[g->value[s->in[k]].buffer].last_use = i;
+    for (int k = 0; k < s->nout; k++)
+      if (s->out[k] >= 0) g->buffer[g->value[s->out[k]].buffer].last_use = i;
+  }
+}
+
+/* Finds what is needed after the steps: memory from outside, gradients, and instances that somebody else holds. Drops
+ * what no longer is. */
+static void keep_buffers(lm_segment *g) {
+  for (int b = 0; b < g->nbuffers; b++)
+    g->buffer[b].is_kept = g->buffer[b].origin == LM_FROM_EVENT || g->buffer[b].origin == LM_FROM_GRAD;
+  for (int i = 0; i < g->ninstances; i++) {
+    lm_segment_instance *n = &g->instance[i];
+    n->is_kept = n->t && atomic_load_explicit(&n->t->rc, memory_order_acquire) > 1;
+  }
+  for (int i = g->ninstances - 1; i >= 0; i--) { /* a view comes after its base */
+    lm_segment_instance *n = &g->instance[i];
+    if (!n->is_kept || n->is_outside) continue;
+    g->buffer[g->value[n->value].buffer].is_kept = true;
+    if (n->base >= 0) g->instance[n->base].is_kept = true;
+  }
+  for (int i = 0; i < g->nleaves; i++)
+    if (g->leaf[i].after >= 0) g->buffer[g->value[g->leaf[i].after].buffer].is_kept = true;
+  for (int b = 0; b < g->nbuffers; b++)
+    if (!g->buffer[b].is_kept && g->buffer[b].last_use < g->done) lm_segment_drop_buffer(g, &g->buffer[b]);
+}
+
+lm_status lm_segment_plan(lm_segment *g) {
+  lm_segment_step *before = NULL;
+  bool any = false;
+  set_last_uses(g);
+  for (int i = 0; i < g->nsteps; i++) {
+    lm_segment_step *s = &g->step[i];
+    s->is_chained = false;
+    for (int k = 0; k < s->nin; k++)
+      if (writes(s, k) && s->in[k] >= 0) g->buffer[g->value[s->in[k]].buffer].is_written = true;
+    if (is_view(s)) continue;
+    if (before && is_elementwise(before) && is_elementwise(s)) any = before->is_chained = s->is_chained = true;
+    before = s;
+  }
+  return any && !g->chain ? lm_chain_new(&g->chain) : LM_OK;
+}
+
+/* ---- running */
+
+static lm_status need_storage(lm_segment_buffer *b) {
+  LM_OWNED *t = NULL;
+  if (b->storage) return LM_OK;
+  if (b->origin != LM_UNWRITTEN) return lm_fail(LM_E_STATE, "compile: a step reads memory that no step made");
+  NEED(lm_tensor_empty(LM_U8, b->device, 1, (int64_t[]){(int64_t)b->bytes}, LM_CONTIGUOUS, &t));
+  lm_storage_retain(b->storage = t->storage);
+  return LM_OK;
+}
+
+/* Returns in *out the header of a value, borrowed. */
+static lm_status need_header(lm_segment *g, int v, lm_tensor **out) {
+  *out = NULL;
+  if (v < 0) return LM_OK;
+  lm_segment_value *value = &g->value[v];
+  *out = value->number ? value->number : value->t;
+  if (*out) return LM_OK;
+  lm_segment_buffer *b = &g->buffer[value->buffer];
+  const lm_place *p = &value->place;
+  NEED(need_storage(b));
+  NEED(lm_tensor_at(b->storage, p->dtype, p->device, p->ndim, p->size, p->stride, p->at, &value->t));
+  *out = value->t;
+  return LM_OK;
+}
+
+typedef struct filling {
+  lm_segment *g;
+  const int *in;
+  lm_status status;
+} filling;
+
+static void fill_slot(void *ctx, lm_tensor **slot) {
+  filling *f = ctx;
+  const int v = *f->in++;
+  if (f->status == LM_OK) f->status = need_header(f->g, v, slot);
+}
+
+/* Returns true if a gradient's kernel may write over its first input, which nothing reads later. */
+static bool overwrites_first(const lm_segment *g, int i) {
+  const lm_segment_step *s = &g->step[i];
+  if (s->is_chained || s->widens || s->in[0] < 0 || s->out[0] < 0 || g->value[s->in[0]].number) return false;
+  const lm_segment_value *from = &g->value[s->in[0]], *to = &g->value[s->out[0]];
+  const lm_segment_buffer *b = &g->buffer[from->buffer];
+  for (int k = 1; k < s->nin; k++)
+    if (s->in[k] >= 0 && g->value[s->in[k]].buffer == from->buffer) return false;
+  return b->origin == LM_FROM_STEP && !b->is_kept && b->last_use == i && from->place.at == 0 &&
+         lm_place_equals(&from->place, &to->place);
+}
+
+static lm_status run_kernel(lm_segment *g, int i, lm_tensor **out) {
+  lm_segment_step *s = &g->step[i];
+  if (s->op < 0) {
+    lm_tensor *in[LM_POINTWISE_MAX_IN];
+    for (int k = 0; k < s->nin; k++) NEED(need_header(g, s->in[k], &in[k]));
+    return lm_pointwise_run(s->kernel, s->nin, in, s->args, overwrites_first(g, i) ? in[0] : NULL, out);
+  }
+  filling f = {g, s->in, LM_OK};
+  lm_each_tensor_slot(s->op, s->args, fill_slot, &f);
+  NEED(f.status);
+  switch (s->form) {
+    case LM_RUN_IN_PLACE: return lm_op_run_inplace(s->op, s->args, out);
+    case LM_RUN_VISIBLE: return lm_op_run_visible(s->op, s->args, out);
+    default: return lm_op_run(s->op, s->args, out);
+  }
+}
+
+/* Makes t, which a step returned, the header of its value. Takes over the reference to t. */
+static lm_status put_result(lm_segment *g, int v, lm_tensor *t, const char *name) {
+  LM_OWNED *owned = t;
+  if (v < 0 || !t) return LM_OK;
+  lm_segment_value *value = &g->value[v];
+  lm_segment_buffer *b = &g->buffer[value->buffer];
+  if (!lm_place_is(&value->place, t) || (b->storage && b->storage != t->storage))
+    return lm_fail(LM_E_STATE, "compile: the shape or memory of %s's result is not as it was recorded", name);
+  if (!b->storage) lm_storage_retain(b->storage = t->storage);
+  b->was_made = true;
+  if (!value->t) value->t = lm_tensor_take(&owned);
+  return LM_OK;
+}
+
+static void drop_after(lm_segment *g, int value, int step) {
+  if (value < 0 || g->value[value].number) return;
+  lm_segment_buffer *b = &g->buffer[g->value[value].buffer];
+  if (!b->is_kept && b->last_use == step) lm_segment_drop_buffer(g, b);
+}
+
+/* Returns the scores of a cross entropy, borrowed, if step i is its gradient on the CPU, which then overwrites them,
+ * and no later step reads them; else NULL. */
+static lm_tensor *overwritten(const lm_segment *g, int i) {
+  const lm_segment_step *s = &g->step[i];
+  if (s->op != LM_OP_cross_entropy_rows_backward) return NULL;
+  const lm_segment_value *scores = &g->value[s->in[1]];
+  const lm_segment_buffer *b = &g->buffer[scores->buffer];
+  const bool is_free = b->origin == LM_FROM_STEP && !b->is_kept && b->last_use == i;
+  return is_free && scores->t && LM_DEVICE_KIND(b->device) == LM_CPU ? scores->t : NULL;
+}
+
+static lm_status run_step(lm_segment *g, int i) {
+  lm_segment_step *s = &g->step[i];
+  lm_tensor *out[LM_MAX_OUTS] = {NULL};
+  const char *name = lm_ops[s->op < 0 ? lm_pointwise_op(s->kernel) : s->op].name;
+  lm_halves_widen = s->widens;
+  lm_tensor_set_next_out(overwritten(g, i));
+  lm_status status = run_kernel(g, i, out);
+  lm_tensor_set_next_out(NULL);
+  lm_halves_widen = false;
+  NEED(status);
+  for (int k = 0; k < LM_MAX_OUTS; k++) {
+    lm_status put = put_result(g, k < s->nout ? s->out[k] : -1, out[k], name);
+    if (status == LM_OK) status = put;
+  }
+  for (int k = 0; k < s->nin; k++) drop_after(g, s->in[k], i);
+  for (int k = 0; k < s->nout; k++) drop_after(g, s->out[k], i);
+  return status;
+}
+
+static lm_status run_steps(lm_segment *g, int n) {
+  lm_status status = LM_OK;
+  bool defers = false;
+  for (int i = g->done; i < n && status == LM_OK; i++) {
+    const lm_segment_step *s = &g->step[i];
+    if (is_view(s)) continue;
+    if (defers && !s->is_chained) lm_chain_end(g->chain);
+    if (!defers && s->is_chained) lm_chain_begin(g->chain);
+    defers = s->is_chained;
+    status = run_step(g, i);
+  }
+  if (defers) lm_chain_end(g->chain);
+  if (n > g->done) g->done = n;
+  return status == LM_OK ? lm_truncation_check() : status;
+}
+
+/* Sets a result's history to what it is after the segment's backward passes. */
+static lm_status set_freed_history(lm_segment *g, lm_segment_instance *n) {
+  int nleaves = 0;
+  lm_tensor **leaf = lm_calloc((size_t)g->nleaves + 1, sizeof *leaf);
+  if (!leaf) return LM_E_OOM;
+  for (int i = 0; i < g->nleaves; i++) {
+    lm_tensor *t = g->instance[g->leaf[i].instance].t;
+    const uint64_t reached = g->reached[(n - g->instance) * g->words + i / 64];
+    if (reached >> i % 64 & 1 && t && t->grad && t->grad->node) leaf[nleaves++] = t;
+  }
+  lm_status status = lm_set_freed_history(n->t, n->maker, nleaves, leaf);
+  lm_free(leaf);
+  return status;
+}
+
+static lm_status give_values(lm_segment *g, bool is_last) {
+  for (int i = 0; i < g->ninstances; i++) {
+    lm_segment_instance *n = &g->instance[i];
+    if (n->is_outside || !n->is_kept || !n->t) continue;
+    lm_segment_buffer *b = &g->buffer[g->value[n->value].buffer];
+    NEED(need_storage(b));
+    if (n->t->storage != b->storage) lm_tensor_move(n->t, b->storage, g->value[n->value].place.at);
+    if ((is_last ? n->is_freed : n->has_history) && !n->t->grad) NEED(set_freed_history(g, n));
+  }
+  for (int i = 0; i < g->ninstances; i++) {
+    lm_segment_instance *n = &g->instance[i];
+    if (n->is_outside || !n->is_kept || !n->t || n->base < 0 || n->t->grad) continue;
+    NEED(lm_view_track(n->t, g->instance[n->base].t, NULL));
+    n->t->grad->without_grad = n->without_grad;
+  }
+  return LM_OK;
+}
+
+static lm_status set_gradients(lm_segment *g) {
+  for (int i = 0; i < g->nleaves; i++) {
+    const lm_segment_leaf *leaf = &g->leaf[i];
+    if (leaf->after < 0 || (leaf->before >= 0 && g->value[leaf->before].buffer == g->value[leaf->after].buffer))
+      continue;
+    LM_OWNED *grad = NULL;
+    const lm_place *p = &g->value[leaf->after].place;
+    const lm_storage *s = g->buffer[g->value[leaf->after].buffer].storage;
+    NEED(lm_tensor_at((lm_storage *)s, p->dtype, p->device, p->ndim, p->size, p->stride, p->at, &grad));
+    NEED(lm_set_grad(g->instance[leaf->instance].t, grad));
+  }
+  return LM_OK;
+}
+
+static bool is_made_here(const lm_segment_buffer *b) { return b->origin == LM_FROM_STEP || b->origin == LM_UNWRITTEN; }
+
+/* Copies what step s writes in memory from outside. */
+static lm_status save_written(lm_segment *g, const lm_segment_step *s) {
+  for (int k = 0; k < s->nin; k++) {
+    if (!writes(s, k) || s->in[k] < 0 || is_made_here(&g->buffer[g->value[s->in[k]].buffer])) continue;
+    lm_tensor *t;
+    NEED(need_header(g, s->in[k], &t));
+    lm_segment_undo undo = {.value = s->in[k], .version = lm_version(t)};
+    NEED(lm_op_run(LM_OP_clone, &(lm_clone_args){.x = t, .memory_format = LM_PRESERVE}, &undo.before));
+    if (!LM_APPEND(g->undo, g->nundo, g->undo_capacity, undo)) {
+      lm_release(undo.before);
+      return LM_E_OOM;
+    }
+  }
+  return LM_OK;
+}
+
+static lm_status save_for_undo(lm_segment *g, int n) {
+  for (int i = g->done; i < n; i++) NEED(save_written(g, &g->step[i]));
+  return LM_OK;
+}
+
+static lm_status run_part(lm_segment *g, int n, bool may_undo) {
+  const bool widened = lm_halves_widen;
+  lm_follower *follower = lm_follower_swap(NULL);
+  const lm_segment_part part = {g->done, lm_generator_get(NULL, LM_DEVICE(LM_CPU, 0))};
+  keep_buffers(g);
+  lm_status status = LM_APPEND(g->part, g->nparts, g->part_capacity, part) ? LM_OK : LM_E_OOM;
+  if (status == LM_OK && may_undo) status = save_for_undo(g, n);
+  if (status == LM_OK) status = run_steps(g, n);
+  lm_halves_widen = widened;
+  if (status == LM_OK) status = give_values(g, !may_undo);
+  lm_follower_swap(follower);
+  for (int b = 0; b < g->nbuffers; b++)
+    if (g->buffer[b].storage) g->buffer[b].version = atomic_load(&g->buffer[b].storage->version);
+  return status;
+}
+
+lm_status lm_segment_run_to(lm_segment *g, int n) { return run_part(g, n, true); }
+
+lm_status lm_segment_run(lm_segment *g) {
+  NEED(run_part(g, g->nsteps, false));
+  return set_gradients(g);
+}
+
+lm_status lm_segment_undo_steps(lm_segment *g) {
+  lm_status status = LM_OK;
+  bool is_as_before = true;
+  for (int b = 0; b < g->nbuffers && g->done > 0; b++) {
+    const lm_segment_buffer *buffer = &g->buffer[b];
+    if (buffer->storage && !is_made_here(buffer))
+      is_as_before = is_as_before && atomic_load(&buffer->storage->version) == buffer->version;
+  }
+  for (int i = 0; i < g->ninstances && g->done > 0; i++) {
+    const lm_segment_instance *n = &g->instance[i];
+    if (n->t && n->is_outside)
+      is_as_before = is_as_before && n->t->storage == g->buffer[g->value[n->value].buffer].storage;
+  }
+  if (!is_as_before)
+    return lm_fail(LM_E_STATE,
+                   "compile: a tensor that forward used was changed before backward, and what follows is not as it was "
+                   "recorded; read values after backward, or call the step without lm.compile");
+  lm_follower *follower = lm_follower_swap(NULL);
+  for (int i = g->nundo - 1; i >= 0 && status == LM_OK; i--) {
+    LM_OWNED *same = NULL;
+    lm_tensor *to;
+    status = need_header(g, g->undo[i].value, &to);
+    if (status == LM_OK) status = lm_op_run(LM_OP_copy_, &(lm_copy__args){.x = to, .src = g->undo[i].before}, &same);
+    if (status == LM_OK) atomic_store(&to->storage->version, g->undo[i].version);
+  }
+  lm_follower_swap(follower);
+  return status;
+}
