@@ -92,6 +92,10 @@ typedef struct lm_arg {
  * NULL), except for WRITE, whose out[0] is the first tensor, retained. */
 typedef lm_status (*lm_op_fn)(const void *args, lm_tensor **out);
 
+/* Names what values of tensors decide beside the results' values: nothing, a result's shape, that if a mask is in the
+ * list, whether the op fails. */
+typedef enum lm_values_role { LM_VALUES_NONE, LM_VALUES_SHAPE, LM_VALUES_MASK, LM_VALUES_FAIL } lm_values_role;
+
 typedef struct lm_op {
   const char *name, *help;
   const char
@@ -115,6 +119,8 @@ typedef struct lm_op {
   int16_t writes_when;                    /* offset of the B argument that enables `writes`, or -1 */
   uint16_t widens;                        /* half precision runs in float32; bit k: tensor k decides the dtype */
   uint16_t reuses;                        /* bit k: several ops of its formula read tensor k */
+  uint8_t values;                         /* a lm_values_role */
+  uint8_t index, index_of, index_dim;     /* index: tensor, from 1, of numbers up to that size; 0: not known */
   bool internal;                          /* true if only other ops use it: lists of ops leave it out */
   uint16_t slot;                          /* index into the backend's kernels: its own, or its family's */
   const lm_arg *arg;

@@ -4,6 +4,7 @@
 
 #include "autograd/tape.h"
 #include "base/mem.h"
+#include "plan/follow.h"
 #include "plan/segment.h"
 
 void lm_segment_refuse(lm_segment *g, const char *format, ...) {
@@ -168,4 +169,38 @@ bool lm_args_equal(lm_op_id id, const void *a, const void *b) {
 
 bool lm_numbers_equal(const lm_tensor *a, const lm_tensor *b) {
   return a->number && b->number && a->dtype == b->dtype && memcmp(a->data, b->data, lm_dtype_size(a->dtype)) == 0;
+}
+
+/* ---- events */
+
+lm_tensor *lm_segment_number_of(const lm_segment *g, int in) { return g->value[~(in + 1)].number; }
+
+bool lm_segment_has_backward(const lm_segment *g, int n) {
+  for (int i = 0; i < n; i++)
+    if (g->event[i].is_backward) return true;
+  return false;
+}
+
+int lm_segment_count_instances(const lm_segment *g, int n) {
+  int most = 0;
+  for (int i = 0; i < n; i++) {
+    const lm_segment_event *e = &g->event[i];
+    for (int k = 0; k < e->nin; k++) most = e->in[k] >= most ? e->in[k] + 1 : most;
+    for (int k = 0; k < e->nout && !e->is_backward; k++) most = e->out[k] >= most ? e->out[k] + 1 : most;
+  }
+  return most;
+}
+
+int lm_segment_steps_after(const lm_segment *g, int event) {
+  return event + 1 < g->nevents ? g->event[event + 1].nsteps : g->nsteps;
+}
+
+/* ---- headers */
+
+bool lm_is_without_values(const lm_tensor *t) {
+  return t->numel > 0 && !t->storage->data && !t->storage->source && !t->number;
+}
+
+bool lm_is_lost(const lm_tensor *t) {
+  return lm_is_without_values(t) && atomic_load_explicit(&t->storage->writer, memory_order_relaxed) == LM_BY_COMPILED;
 }

@@ -147,6 +147,23 @@ lm_status lm_segment_new_buffer(lm_segment *g, lm_buffer_origin origin, const lm
 bool lm_args_equal(lm_op_id op, const void *a, const void *b);
 bool lm_numbers_equal(const lm_tensor *a, const lm_tensor *b);
 
+/* Returns the number that an event's input is, which is no instance. */
+lm_tensor *lm_segment_number_of(const lm_segment *g, int in);
+/* Returns true if backward is among the first n events. */
+bool lm_segment_has_backward(const lm_segment *g, int n);
+/* Returns the number of instances that the first n events have. */
+int lm_segment_count_instances(const lm_segment *g, int n);
+/* Returns the number of steps up to the end of an event. */
+int lm_segment_steps_after(const lm_segment *g, int event);
+
+/* ---- step_values.c */
+/* Returns true for an op whose result's shape depends on values. */
+bool lm_step_shape_depends(lm_op_id id, const void *args);
+/* Returns true if values may make a step fail: indices, labels, matrices, parameters of distributions, divisors. */
+bool lm_step_may_fail(const lm_segment *g, const lm_segment_step *s);
+/* Returns true if values may make a step of an event fail, as far as they are known by now. */
+bool lm_event_can_fail(const lm_segment *g, int event);
+
 /* ---- segment_run.c */
 /* Finds last uses and rows. */
 lm_status lm_segment_plan(lm_segment *g);

@@ -307,6 +307,7 @@ local function grads(entry)
 end
 
 local function descriptor(entry)
+  local below = entry.index_below
   local runs = (entry.c_kind == "COMP" or entry.is_family) and "NULL" or "run_" .. entry.name
   return fill([[
     [LM_OP_$name] =
@@ -322,6 +323,7 @@ local function descriptor(entry)
             .list = $list, .masks = $masks, .has_precheck = $has_precheck,
             .result_dtype_arg = $result_dtype_arg, .integers = $integers, .integral_arg = $integral_arg,
             .not_bool = $bool, .widens = $widens, .reuses = $reuses,
+            .values = LM_VALUES_$values, .index = $index, .index_of = $index_of, .index_dim = $index_dim,
             .writes = $writes, .writes_when = $when, .internal = $internal, .slot = LM_OP_$slot,
             .arg = arguments_$name,
             .defaults = &defaults_$name,
@@ -344,6 +346,9 @@ local function descriptor(entry)
     widens = entry.widens == true and 65535 or bits(entry, entry.widens or {}),
     reuses = bits(entry, rules.reuses(entry)), internal = tostring(entry.internal == true),
     slot = entry.family or entry.name,
+    values = (entry.values or "none"):upper(),
+    index = below and entry.args[below[1]].place or 0, index_of = below and entry.args[below[2]].place - 1 or 0,
+    index_dim = below and below[3] - 1 or 0,
     has_precheck = tostring((entry.needs or entry.forms) ~= nil), bool = entry.bool and quoted(entry.bool) or "NULL",
     when = entry.writes and entry.writes.when and entry.args[entry.writes.when].field or "-1",
     run = runs, flops = entry.flops and "flops_" .. entry.name or "NULL",

@@ -28,20 +28,23 @@ op "index_select(x, dim: dim, index)" {
 op "index_get(x, indices: tensors or nil)" {
   forms = {{when = "has_masks(indices)", "index_get(x, without_masks(x, indices))"}},
   grad = {x = "index_put(zero_for(g, size_of(x)), indices, g, true)"}, internal = true,
+  values = "mask",
   help = "x[indices]: one index tensor or nil a dim, broadcast together; a mask stands for as many dims as it has",
 }
 op "index_put(x, indices: tensors or nil, values: scalar, accumulate = false)" {
   forms = {{when = "has_masks(indices)", "index_put(x, without_masks(x, indices), values, accumulate)"}},
   grad = {x = "accumulate ? g : index_put(g, indices, 0)", values = "index_get(g, indices)"},
-  autocast = "widest", internal = true, help = "x with values at indices, which may be masks; also index_put_",
+  autocast = "widest", internal = true, values = "mask",
+  help = "x with values at indices, which may be masks; also index_put_",
 }
 op "nonzero(x, {as_tuple = false})" {
   grad = "none",
-  help = "Returns the indices of the elements that are not 0.",
+  values = "shape", help = "Returns the indices of the elements that are not 0.",
 }
 op "masked_values(x, mask)" {
   grad = {x = "reshape(index_put(zero_for(g, [numel_of(x)]), [reshape(mask, [-1])], g), size_of(x))"},
-  internal = true, help = "[n] elements of x where mask, a bool of its sizes, holds; masked_select broadcasts them",
+  internal = true, values = "shape",
+  help = "[n] elements of x where mask, a bool of its sizes, holds; masked_select broadcasts them",
 }
 op "topk(x, k: int, dim: dim?, largest = true, sorted = true)" {
   results = 2,
@@ -50,13 +53,13 @@ op "topk(x, k: int, dim: dim?, largest = true, sorted = true)" {
 }
 op "one_hot(x, num_classes: int = -1)" {
   grad = "none",
-  help = "Returns a one-hot encoding of classes.",
+  values = "shape", help = "Returns a one-hot encoding of classes.",
 }
 op "embedding(index, weight, {padding_idx: int = 0})" {
   operands = {"weight: [V, D] strided", "padding_row(&padding_idx, V)", "index: [at...] index flat"},
   results = {"rows: [at..., D] of weight rows"},
   grad = {weight = "embedding_backward(g, index, size_of(weight)[1], padding_idx)"},
-  help = "Returns the rows of weight at the given indices.",
+  index_below = {"index", "weight", 1}, help = "Returns the rows of weight at the given indices.",
 }
 op "embedding_backward(grad, index, num: int, padding_idx: int)" {
   operands = {
@@ -110,5 +113,5 @@ op "index_put_(x, indices: tensors or nil, values: scalar, accumulate = false)" 
   kind = "write",
   forms = {{when = "has_masks(indices)", "index_put_(x, without_masks(x, indices), values, accumulate)"}},
   grad = {x = "accumulate ? g : index_put(g, indices, 0)", values = "index_get(g, indices)"},
-  help = "Writes values at indices of x, in place.",
+  values = "mask", help = "Writes values at indices of x, in place.",
 }

@@ -5,7 +5,7 @@ local op = ...
 op "inverse(x)" {
   operands = {"x: [*, n, n] matrix strided"}, results = {"y: [*, n, n] of x"}, host = true,
   grad = {x = "-(y.T @ g @ y.T)"},
-  autocast = "keep", help = "Computes the inverse of square matrices.",
+  autocast = "keep", values = "fail", help = "Computes the inverse of square matrices.",
 }
 op "det(x)" {
   operands = {"x: [*, n, n] matrix strided"},
@@ -19,7 +19,8 @@ op "slogdet(x)" {
   results = {"sign: [*] of x", "logarithm: [*] of x", "LU: [*, n, n] of x", "pivots: [*, n] int32"}, hidden = 2,
   host = true,
   grad = {x = "slogdet_grad(g1, x, y2, y3)"},
-  autocast = "keep", help = "Computes the sign and the logarithm of the absolute value of the determinant.",
+  autocast = "keep", values = "fail",
+  help = "Computes the sign and the logarithm of the absolute value of the determinant.",
 }
 op "logdet(x)" {
   formula = {"sign = slogdet(x)", "log_of = result(sign, 2)", "masked_fill(log_of, sign < 0, nan)"},
@@ -38,7 +39,7 @@ op "cholesky(x, upper = false)" {
     },
   },
   autocast = "keep",
-  help = "Computes the Cholesky factor L of positive definite matrices, x = L L^T.",
+  values = "fail", help = "Computes the Cholesky factor L of positive definite matrices, x = L L^T.",
 }
 op "linalg_solve(A, B, {left = true})" {
   operands = {"A: [*, n, n] matrix strided", "B: [*, r, c] matrix of A strided", "solves(A, B, left)"},
@@ -51,6 +52,7 @@ op "linalg_solve(A, B, {left = true})" {
     B = "recorded() ? linalg_solve(A.T, g, left) : linalg_lu_solve(y1, y2, g, left, true)",
   },
   autocast = "keep", internal = true,
+  values = "fail",
   help = "X with A X = B, or X A = B without left; A [..., n, n], B [..., n, k]; batches broadcast",
 }
 op "linalg_solve_triangular(A, B, {upper = false, left = true, unitriangular = false})" {
@@ -65,6 +67,7 @@ op "linalg_solve_triangular(A, B, {upper = false, left = true, unitriangular = f
     B = "linalg_solve_triangular(A.T, g, !upper, left, unitriangular)",
   },
   autocast = "keep", internal = true,
+  values = "fail",
   help = "X with A X = B (X A = B without left) by one triangle of A; unitriangular: with ones on its diagonal",
 }
 op "linalg_lu_factor(A, {check = true})" {
@@ -94,6 +97,7 @@ op "linalg_lu_factor(A, {check = true})" {
     },
   },
   autocast = "keep", internal = true,
+  values = "fail",
   help = "L below the diagonal and U on and above it in one matrix, and int32 pivots: row i was exchanged with row "
     .. "pivots[i]; check: an error where U has a zero on its diagonal",
 }
@@ -114,7 +118,7 @@ op "linalg_lu_solve(LU, pivots, B, {left = true, adjoint = false})" {
     B = "linalg_lu_solve(LU, pivots, g, left, !adjoint)",
   },
   autocast = "keep", internal = true,
-  help = "X with A X = B from linalg_lu_factor(A); adjoint: A^T X = B; without left X A = B",
+  values = "fail", help = "X with A X = B from linalg_lu_factor(A); adjoint: A^T X = B; without left X A = B",
 }
 op "lu_pivots_to_matrix(pivots, like)" {
   operands = {"like: [*, m, n] matrix strided", "pivots(pivots, like)", "pivots: [*, k] strided"},
@@ -162,6 +166,7 @@ op "linalg_qr(A, mode: qr_mode = reduced)" {
     },
   },
   autocast = "keep", internal = true,
+  values = "fail",
   help = "Q with orthonormal columns and upper triangular R, A = Q R; mode: reduced, complete (Q square), r (no Q)",
 }
 op "orgqr(x, tau)" {
@@ -187,13 +192,15 @@ op "linalg_eigh(A, UPLO: triangle = L)" {
     },
   },
   autocast = "keep", internal = true,
+  values = "fail",
   help = "eigenvalues, ascending, and in the columns of a matrix the eigenvectors, of symmetric matrices, of which "
     .. "one triangle is read",
 }
 op "linalg_eigvalsh(A, UPLO: triangle = L)" {
   operands = {"A: [*, n, n] matrix strided"}, results = {"values: [*, n] of A"}, host = true,
   grad = {A = {"l = linalg_eigh(A, UPLO)", "v = result(l, 2)", "v * unsqueeze(g, -2) @ v.T"}},
-  autocast = "keep", internal = true, help = "the eigenvalues of symmetric matrices, ascending",
+  autocast = "keep", internal = true, values = "fail",
+  help = "the eigenvalues of symmetric matrices, ascending",
 }
 op "linalg_svd(A, full_matrices = true)" {
   operands = {"A: [*, m, n] matrix strided"},
@@ -226,13 +233,15 @@ op "linalg_svd(A, full_matrices = true)" {
     },
   },
   autocast = "keep", internal = true,
+  values = "fail",
   help = "U, singular values S in descending order, and V transposed: A = U diag(S) Vh; without full_matrices U "
     .. "[..., m, k] and Vh [..., k, n], k the smaller of m and n",
 }
 op "linalg_svdvals(A)" {
   operands = {"A: [*, m, n] matrix strided"}, results = {"S: [*, min(m, n)] of A"}, host = true,
   grad = {A = {"u = linalg_svd(A, false)", "vh = result(u, 3)", "u * unsqueeze(g, -2) @ vh"}},
-  autocast = "keep", internal = true, help = "the singular values of matrices, in descending order",
+  autocast = "keep", internal = true, values = "fail",
+  help = "the singular values of matrices, in descending order",
 }
 op "linalg_pinv(A, {atol: scalar?, rtol: scalar?, hermitian = false})" {
   grad = {
@@ -276,6 +285,7 @@ op "linalg_lstsq(A, B, {rcond: number?, driver: lstsq_driver = gelsy})" {
     },
   },
   autocast = "keep", internal = true,
+  values = "shape",
   help = "X that makes |A X - B| least, its residuals (of gels, gelsd and gelss), the ranks of A (not of gels), its "
     .. "singular values (of gelsd and gelss)",
 }
@@ -287,7 +297,7 @@ op "cholesky_solve(B, L, upper = false)" {
       "-(upper ? L @ (p + p.T) : (p + p.T) @ L)",
     },
   },
-  autocast = "keep", help = "Solves A X = B with the Cholesky factor L of A.",
+  autocast = "keep", values = "fail", help = "Solves A X = B with the Cholesky factor L of A.",
 }
 op "cholesky_inverse(L, upper = false)" {
   needs = {{"ndim_of(L) > 1 && size_of(L)[-1] == size_of(L)[-2]", "expected L to have shape [*, n, n], got {L}"}},

@@ -9,7 +9,8 @@ op "nll_loss(x, target, weight?, {ignore_index: int = -100, reduction: reduction
   },
   results = {"y: [shape...] of x", "total: [] stat of x"}, hidden = 1,
   grad = {x = "nll_loss_backward(g, target, weight, ignore_index, reduction, y1, size_of(x))"},
-  autocast = "keep", help = "Computes the negative log likelihood of target classes under log-probabilities.",
+  autocast = "keep", index_below = {"target", "x", 2},
+  help = "Computes the negative log likelihood of target classes under log-probabilities.",
 }
 op("nll_loss_backward(grad, target, weight?, ignore_index: int = -100, reduction: reduction = mean, total, "
   .. "size: size)") {
@@ -31,6 +32,7 @@ op("cross_entropy_rows(x, target, weight?, ignore_index: int = -100, label_smoot
   results = {"y: [shape...] stat of x", "stats: [N, 2] stat of x", "total: [] stat of x"}, hidden = 2,
   grad = {x = "cross_entropy_rows_backward(g, x, target, weight, y1, y2, ignore_index, label_smoothing, reduction)"},
   internal = true,
+  index_below = {"target", "x", 2},
   help = "the cross entropy between rows of logits x [N, C] and classes [N], in the dtype of x's statistics",
 }
 op("cross_entropy_rows_backward(grad, x, target, weight?, stats, total, ignore_index: int = -100, "

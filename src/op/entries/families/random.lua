@@ -36,6 +36,7 @@ op "randperm(n: int, {dtype: dtype?, device: device?, generator: generator?})" {
 }
 op "normal(mean: scalar, std: scalar?, size: size?, {dtype: dtype?, device: device?, generator: generator?})" {
   grad = "none",
+  values = "fail",
   help = "Returns random numbers from normal distributions of the given means and standard deviations.",
 }
 
@@ -43,19 +44,19 @@ op "normal(mean: scalar, std: scalar?, size: size?, {dtype: dtype?, device: devi
 op "bernoulli(x, p: scalar?, {generator: generator?})" {
   kernel = "bernoulli_of(x, p, nil, generator)",
   grad = {x = "g * 0", p = "nil"},
-  help = "Draws 1 with the probabilities in x, or p, else 0.",
+  values = "fail", help = "Draws 1 with the probabilities in x, or p, else 0.",
 }
 op "multinomial(x, num_samples: int, replacement = false, {generator: generator?})" {
   grad = "none",
-  help = "Draws indices of categories with probabilities in proportion to the weights x.",
+  values = "fail", help = "Draws indices of categories with probabilities in proportion to the weights x.",
 }
 op "poisson(x, {generator: generator?})" {
   grad = {x = "g * 0"},
-  help = "Draws from Poisson distributions with the rates x.",
+  values = "fail", help = "Draws from Poisson distributions with the rates x.",
 }
 op "binomial(count, prob, {generator: generator?})" {
   grad = {count = "g * 0", prob = "g * 0"},
-  help = "Draws the number of successes in count trials of probability prob.",
+  values = "fail", help = "Draws the number of successes in count trials of probability prob.",
 }
 
 -- ---- writing in place

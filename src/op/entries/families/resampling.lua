@@ -104,6 +104,7 @@ op "roi_pool(x, boxes, output_size: pair = 1, spatial_scale: number = 1)" {
 op "nms_sorted(boxes, iou_threshold: number)" {
   grad = "none", internal = true,
   operands = {"boxes: [N, 4] float", "elements(boxes)", "iou_threshold: a number"}, results = {"keep: [N] bool"},
+  values = "shape",
   help = "of boxes [n, 4] (x1, y1, x2, y2), the best first, bool [n]: those that share no more than iou_threshold of "
     .. "their union with one kept before",
 }
