@@ -8,6 +8,7 @@
 #include "device/graph.h"
 #include "op/pointwise.h"
 #include "op/run.h"
+#include "op_entries.h"
 #include "plan/compiled.h"
 
 enum { FEW = 4 }; /* steps below which a segment is not worth it */
@@ -213,7 +214,7 @@ static lm_status need_instance(lm_compiled *c, lm_tensor *t, int *out) {
   *out = find_instance(c, t);
   if (*out != NONE) {
     const lm_segment_value *known = &g->value[g->instance[*out].value];
-    if (known->buffer != buffer || !lm_place_is(&known->place, t)) lm_segment_refuse(g, "a tensor got other memory");
+    if (known->buffer != buffer || !lm_place_is(&known->place, 0, t)) lm_segment_refuse(g, "a tensor got other memory");
     return LM_OK;
   }
   const char *reason = lm_compiled_refuses(t);
@@ -306,6 +307,7 @@ lm_status lm_compiled_record_call(lm_compiled *c, lm_op_id id, const void *args,
   lm_segment_event e = event_here(c, id, in_place);
   int slots = 0;
   lm_status status = LM_OK;
+  g->is_fixed = g->is_fixed || id == LM_OP_as_strided;
   if (lm_recompute_is_active() || lm_anomaly()) lm_segment_refuse(g, "a checkpoint or anomaly detection records it");
   e.args = lm_args_copy(id, args);
   if (e.args) lm_each_tensor_slot(id, e.args, count_slot, &slots);

@@ -26,6 +26,7 @@ void lm_segment_reset(lm_segment *g) {
   for (int b = 0; b < g->nbuffers; b++) {
     lm_segment_drop_buffer(g, &g->buffer[b]);
     g->buffer[b].was_made = false;
+    g->buffer[b].shift = 0;
     lm_storage *pending = g->buffer[b].pending;
     if (!pending) continue;
     atomic_store_explicit(&pending->writer, LM_BY_COMPILED, memory_order_relaxed); /* it will get no values */
@@ -86,9 +87,9 @@ bool lm_place_equals(const lm_place *a, const lm_place *b) {
          memcmp(a->stride, b->stride, a->ndim * sizeof *a->stride) == 0;
 }
 
-bool lm_place_is(const lm_place *p, const lm_tensor *t) {
+bool lm_place_is(const lm_place *p, int64_t shift, const lm_tensor *t) {
   return p->dtype == t->dtype && p->device == t->device && p->ndim == t->ndim &&
-         (t->numel == 0 || p->at == t->data - (char *)t->storage->data) &&
+         (t->numel == 0 || p->at + shift == t->data - (char *)t->storage->data) &&
          memcmp(p->size, t->size, p->ndim * sizeof *p->size) == 0 &&
          memcmp(p->stride, t->stride, p->ndim * sizeof *p->stride) == 0;
 }

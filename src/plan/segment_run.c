@@ -96,7 +96,7 @@ static lm_status need_header(lm_segment *g, int v, lm_tensor **out) {
   lm_segment_buffer *b = &g->buffer[value->buffer];
   const lm_place *p = &value->place;
   NEED(need_storage(b));
-  NEED(lm_tensor_at(b->storage, p->dtype, p->device, p->ndim, p->size, p->stride, p->at, &value->t));
+  NEED(lm_tensor_at(b->storage, p->dtype, p->device, p->ndim, p->size, p->stride, p->at + b->shift, &value->t));
   *out = value->t;
   return LM_OK;
 }
@@ -148,7 +148,7 @@ static lm_status put_result(lm_segment *g, int v, lm_tensor *t, const char *name
   if (v < 0 || !t) return LM_OK;
   lm_segment_value *value = &g->value[v];
   lm_segment_buffer *b = &g->buffer[value->buffer];
-  if (!lm_place_is(&value->place, t) || (b->storage && b->storage != t->storage))
+  if (!lm_place_is(&value->place, b->shift, t) || (b->storage && b->storage != t->storage))
     return lm_fail(LM_E_STATE, "compile: the shape or memory of %s's result is not as it was recorded", name);
   if (!b->storage) lm_storage_retain(b->storage = t->storage);
   b->was_made = true;
@@ -228,7 +228,7 @@ static lm_status give_values(lm_segment *g, bool is_last) {
     if (n->is_outside || !n->is_kept || !n->t) continue;
     lm_segment_buffer *b = &g->buffer[g->value[n->value].buffer];
     NEED(need_storage(b));
-    if (n->t->storage != b->storage) lm_tensor_move(n->t, b->storage, g->value[n->value].place.at);
+    if (n->t->storage != b->storage) lm_tensor_move(n->t, b->storage, g->value[n->value].place.at + b->shift);
     if ((is_last ? n->is_freed : n->has_history) && !n->t->grad) NEED(set_freed_history(g, n));
   }
   for (int i = 0; i < g->ninstances; i++) {

@@ -37,7 +37,7 @@ static bool is_in_range(const lm_segment *g, const lm_segment_step *s) {
   if (b->origin != LM_FROM_EVENT || LM_DEVICE_KIND(b->device) != LM_CPU || b->is_written || !b->storage ||
       v->place.dtype != LM_I64 || of->place.ndim <= op->index_dim)
     return false;
-  const int64_t *x = (const int64_t *)((const char *)b->storage->data + v->place.at);
+  const int64_t *x = (const int64_t *)((const char *)b->storage->data + v->place.at + b->shift);
   for (int64_t k = 0; k < numel; k++)
     if (x[k] < 1 || x[k] > of->place.size[op->index_dim]) return false;
   return true;
