@@ -9,6 +9,7 @@
 
 #include "autograd/follow.h"
 #include "base/address_map.h"
+#include "base/bytes.h"
 #include "op/elementwise_chain.h"
 #include "op/op_recorder.h"
 #include "tensor/generator.h"
@@ -123,6 +124,7 @@ typedef struct lm_segment {
   uint64_t *reached; /* for each instance: bits of the leaves that its history leads to */
   int words;         /* numbers for an instance in `reached` */
   lm_chain *chain;
+  lm_bytes recorded;      /* steps as recorded, if they are to be explained */
   lm_device device;       /* GPU of its tensors; the CPU if none is on a GPU */
   lm_device graph_device; /* device of tensors that require grad; LM_NO_DEVICE: there are none */
   bool is_fixed;          /* true if places may not be moved, since one is counted from the memory's begin */
@@ -168,6 +170,10 @@ bool lm_step_shape_depends(lm_op_id id, const void *args);
 bool lm_step_may_fail(const lm_segment *g, const lm_segment_step *s);
 /* Returns true if values may make a step of an event fail, as far as they are known by now. */
 bool lm_event_can_fail(const lm_segment *g, int event);
+
+/* ---- explain.c */
+/* Appends a line for each step. is_planned: leaves out views, and marks steps that are computed with that before. */
+void lm_segment_write(const lm_segment *g, bool is_planned, lm_bytes *out);
 
 /* ---- segment_run.c */
 /* Finds last uses and rows. */
