@@ -11,6 +11,7 @@
 #include "autograd/tape.h"
 #include "base/address_map.h"
 #include "base/mem.h"
+#include "op/op_recorder.h"
 #include "op/run.h"
 #include "op/stream_order.h"
 #include "op_entries.h"
@@ -163,7 +164,9 @@ static lm_status convert_group(const lm_cast_group *g, lm_dtype dtype, lm_device
 static lm_status convert_weight(lm_tensor *t, lm_dtype dtype, lm_tensor **out) {
   if (weight_copies.depth == 0) return convert(t, dtype, out);
   weight_copy *k = find_copy(t, dtype);
-  if (!k && t->grad->is_cast && t->grad->cast_group && lm_is_ordered(t->device) && lm_backend_of(t->device)->rescale) {
+  const bool is_recorded = lm_compiled_call_runs() && lm_ops_recorded; /* as an op for each weight */
+  if (!k && !is_recorded && t->grad->is_cast && t->grad->cast_group && lm_is_ordered(t->device) &&
+      lm_backend_of(t->device)->rescale) {
     NEED(convert_group(t->grad->cast_group, dtype, t->device));
     k = find_copy(t, dtype);
   }

@@ -11,8 +11,8 @@ LM_API void lm_compiled_free(lm_compiled *c); /* c may be NULL */
 /* Begins a call of the function on this thread; false, and nothing was done, if one runs already or the thread records
  * ops. */
 LM_API bool lm_compiled_begin(lm_compiled *c);
-/* Ends the call. `failed`: it raised. */
-LM_API lm_status lm_compiled_end(lm_compiled *c, bool failed);
+/* Ends the call. `failed`: it raised. collect(ctx) frees what garbage holds when memory lacks. */
+LM_API lm_status lm_compiled_end(lm_compiled *c, bool failed, void (*collect)(void *), void *ctx);
 /* Returns true if the call recorded results that still have a history. Then lm_compiled_decide follows lm_compiled_end,
  * once unreachable tensors are collected: segments whose results others hold run as they are. */
 LM_API bool lm_compiled_has_open(const lm_compiled *c);

@@ -101,7 +101,7 @@ typedef struct lm_segment_undo { /* a copy of a value from outside, before a ste
 
 typedef struct lm_segment_part { /* steps that ran at once */
   int begin;
-  lm_draw drawn; /* the CPU's random state before them */
+  lm_draw drawn[2]; /* random states of the CPU and the segment's GPU before them */
 } lm_segment_part;
 
 typedef struct lm_segment {
@@ -123,11 +123,13 @@ typedef struct lm_segment {
   uint64_t *reached; /* for each instance: bits of the leaves that its history leads to */
   int words;         /* numbers for an instance in `reached` */
   lm_chain *chain;
-  bool is_fixed;       /* true if places may not be moved, since one is counted from the memory's begin */
-  bool runs_as_is;     /* true if its calls run one by one */
-  int patience, waits; /* calls that run as they are before it is recorded again; how many the next time */
-  const char *line;    /* line of the script at its last event; interned, or NULL */
-  char reason[200];    /* why it runs as it is */
+  lm_device device;       /* GPU of its tensors; the CPU if none is on a GPU */
+  lm_device graph_device; /* device of tensors that require grad; LM_NO_DEVICE: there are none */
+  bool is_fixed;          /* true if places may not be moved, since one is counted from the memory's begin */
+  bool runs_as_is;        /* true if its calls run one by one */
+  int patience, waits;    /* calls that run as they are before it is recorded again; how many the next time */
+  const char *line;       /* line of the script at its last event; interned, or NULL */
+  char reason[200];       /* why it runs as it is */
 } lm_segment;
 
 void lm_segment_free(lm_segment *g); /* g may be NULL */
@@ -178,6 +180,9 @@ lm_status lm_segment_plan(lm_segment *g);
 /* Runs the steps, for which buffers from outside have storages. Then results that somebody holds have values, and
  * leaves have their gradients. */
 lm_status lm_segment_run(lm_segment *g);
+/* Read and set the random states of the CPU and the segment's GPU; drawn[2]. */
+void lm_segment_get_drawn(const lm_segment *g, lm_draw *drawn);
+void lm_segment_set_drawn(const lm_segment *g, const lm_draw *drawn);
 /* Runs the first n steps, after which results that somebody holds have values; lm_segment_undo_steps may follow. */
 lm_status lm_segment_run_to(lm_segment *g, int n);
 /* Undoes what steps wrote to memory from outside. LM_E_STATE if others have written to it since. */

@@ -11,8 +11,10 @@
 
 /* ---- planning */
 
-static bool is_elementwise(const lm_segment_step *s) {
-  return s->op < 0 || (lm_ops[s->op].kind == LM_POINTWISE && s->form != LM_RUN_IN_PLACE);
+/* Returns true for an elementwise step on the CPU, where a chain computes several. */
+static bool is_elementwise(const lm_segment *g, const lm_segment_step *s) {
+  return (s->op < 0 || (lm_ops[s->op].kind == LM_POINTWISE && s->form != LM_RUN_IN_PLACE)) &&
+         LM_DEVICE_KIND(g->value[s->out[0]].place.device) == LM_CPU;
 }
 
 static bool is_view(const lm_segment_step *s) { return s->op >= 0 && lm_ops[s->op].kind == LM_VIEW; }
@@ -68,7 +70,7 @@ lm_status lm_segment_plan(lm_segment *g) {
     for (int k = 0; k < s->nin; k++)
       if (writes(s, k) && s->in[k] >= 0) g->buffer[g->value[s->in[k]].buffer].is_written = true;
     if (is_view(s)) continue;
-    if (before && is_elementwise(before) && is_elementwise(s)) any = before->is_chained = s->is_chained = true;
+    if (before && is_elementwise(g, before) && is_elementwise(g, s)) any = before->is_chained = s->is_chained = true;
     before = s;
   }
   return any && !g->chain ? lm_chain_new(&g->chain) : LM_OK;
@@ -194,16 +196,15 @@ static lm_status run_step(lm_segment *g, int i) {
 static lm_status run_steps(lm_segment *g, int n) {
   lm_status status = LM_OK;
   bool defers = false;
-  for (int i = g->done; i < n && status == LM_OK; i++) {
-    const lm_segment_step *s = &g->step[i];
+  for (; g->done < n && status == LM_OK; g->done += status == LM_OK) {
+    const lm_segment_step *s = &g->step[g->done];
     if (is_view(s)) continue;
     if (defers && !s->is_chained) lm_chain_end(g->chain);
     if (!defers && s->is_chained) lm_chain_begin(g->chain);
     defers = s->is_chained;
-    status = run_step(g, i);
+    status = run_step(g, g->done);
   }
   if (defers) lm_chain_end(g->chain);
-  if (n > g->done) g->done = n;
   return status == LM_OK ? lm_truncation_check() : status;
 }
 
@@ -280,7 +281,8 @@ static lm_status save_for_undo(lm_segment *g, int n) {
 static lm_status run_part(lm_segment *g, int n, bool may_undo) {
   const bool widened = lm_halves_widen;
   lm_follower *follower = lm_follower_swap(NULL);
-  const lm_segment_part part = {g->done, lm_generator_get(NULL, LM_DEVICE(LM_CPU, 0))};
+  lm_segment_part part = {.begin = g->done};
+  lm_segment_get_drawn(g, part.drawn);
   keep_buffers(g);
   lm_status status = LM_APPEND(g->part, g->nparts, g->part_capacity, part) ? LM_OK : LM_E_OOM;
   if (status == LM_OK && may_undo) status = save_for_undo(g, n);
@@ -291,6 +293,16 @@ static lm_status run_part(lm_segment *g, int n, bool may_undo) {
   for (int b = 0; b < g->nbuffers; b++)
     if (g->buffer[b].storage) g->buffer[b].version = atomic_load(&g->buffer[b].storage->version);
   return status;
+}
+
+void lm_segment_get_drawn(const lm_segment *g, lm_draw *drawn) {
+  drawn[0] = lm_generator_get(NULL, LM_DEVICE(LM_CPU, 0));
+  drawn[1] = lm_generator_get(NULL, g->device);
+}
+
+void lm_segment_set_drawn(const lm_segment *g, const lm_draw *drawn) {
+  lm_generator_set(NULL, LM_DEVICE(LM_CPU, 0), drawn[0]);
+  lm_generator_set(NULL, g->device, drawn[1]);
 }
 
 lm_status lm_segment_run_to(lm_segment *g, int n) { return run_part(g, n, true); }

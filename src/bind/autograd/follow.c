@@ -17,6 +17,8 @@ LM_FUNCTION(compiled) {
   return 1;
 }
 
+static void collect_garbage(void *L) { lm_collect_all(L); }
+
 LM_OBJECT_METHOD(compiled, call, "call") {
   lm_lua *s = LM_STATE(L);
   lm_compiled *c = lm_need_compiled(L, 1, "call", "compiled");
@@ -28,7 +30,7 @@ LM_OBJECT_METHOD(compiled, call, "call") {
   s->follows = true;
   lm_lines_changed(s);
   const bool failed = lm_pcall(L, lua_gettop(L) - 2, LUA_MULTRET);
-  lm_status status = lm_compiled_end(c, failed);
+  lm_status status = lm_compiled_end(c, failed, collect_garbage, L);
   s->follows = s->settle_failed = s->reads_for_op = false;
   lm_lines_changed(s);
   if (lm_compiled_has_open(c)) {
