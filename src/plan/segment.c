@@ -41,17 +41,19 @@ void lm_segment_reset(lm_segment *g) {
   }
 }
 
+static void free_step(lm_segment_step *s) {
+  if (s->op >= 0)
+    lm_args_free(s->op, s->args);
+  else
+    lm_free(s->args);
+  lm_free(s->in);
+}
+
 void lm_segment_free(lm_segment *g) {
   if (!g) return;
   lm_segment_reset(g);
   for (int i = 0; i < g->nvalues; i++) lm_release(g->value[i].number);
-  for (int i = 0; i < g->nsteps; i++) {
-    if (g->step[i].op >= 0)
-      lm_args_free(g->step[i].op, g->step[i].args);
-    else
-      lm_free(g->step[i].args);
-    lm_free(g->step[i].in);
-  }
+  for (int i = 0; i < g->nsteps; i++) free_step(&g->step[i]);
   for (int i = 0; i < g->nevents; i++) {
     if (!g->event[i].is_backward) lm_args_free(g->event[i].op, g->event[i].args);
     lm_free(g->event[i].in);
@@ -173,7 +175,13 @@ bool lm_numbers_equal(const lm_tensor *a, const lm_tensor *b) {
   return a->number && b->number && a->dtype == b->dtype && memcmp(a->data, b->data, lm_dtype_size(a->dtype)) == 0;
 }
 
-/* ---- events */
+/* ---- steps and events */
+
+void lm_segment_remove_step(lm_segment *g, int step) {
+  free_step(&g->step[step]);
+  memmove(&g->step[step], &g->step[step + 1], (size_t)(--g->nsteps - step) * sizeof *g->step);
+  for (int i = 0; i < g->nevents; i++) g->event[i].nsteps -= g->event[i].nsteps > step;
+}
 
 lm_tensor *lm_segment_number_of(const lm_segment *g, int in) { return g->value[~(in + 1)].number; }
 

@@ -154,6 +154,8 @@ lm_status lm_segment_new_buffer(lm_segment *g, lm_buffer_origin origin, const lm
 bool lm_args_equal(lm_op_id op, const void *a, const void *b);
 bool lm_numbers_equal(const lm_tensor *a, const lm_tensor *b);
 
+/* Removes a step before the segment has run. */
+void lm_segment_remove_step(lm_segment *g, int step);
 /* Returns the number that an event's input is, which is no instance. */
 lm_tensor *lm_segment_number_of(const lm_segment *g, int in);
 /* Returns true if backward is among the first n events. */
@@ -174,6 +176,9 @@ bool lm_event_can_fail(const lm_segment *g, int event);
 /* ---- explain.c */
 /* Appends a line for each step. is_planned: leaves out views, and marks steps that are computed with that before. */
 void lm_segment_write(const lm_segment *g, bool is_planned, lm_bytes *out);
+
+/* ---- wide_products.c */
+void lm_segment_widen_products(lm_segment *g);
 
 /* ---- segment_run.c */
 /* Finds last uses and rows. */

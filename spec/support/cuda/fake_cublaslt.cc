@@ -86,8 +86,11 @@ static bool is_layout(const layout &m) {
 static bool fits(const product &how, const layout &a, const layout &b, const layout &c, const layout &d) {
   if (how.magic != PRODUCT) return false;
   for (const layout *m : {&a, &b, &c, &d}) {
-    if (!is_layout(*m) || m->type != d.type || m->batch != d.batch) return false;
+    if (!is_layout(*m) || m->batch != d.batch) return false;
   }
+  bool widens =
+      d.type == CUDA_R_32F && (a.type == CUDA_R_16F || a.type == CUDA_R_16BF); /* into float, without a bias */
+  if (a.type != b.type || c.type != d.type || (a.type != d.type && (!widens || how.bias))) return false;
   bool wide = d.type == CUDA_R_64F;
   if (wide != (how.compute == CUBLAS_COMPUTE_64F) || wide != (how.scale == CUDA_R_64F)) return false;
   if (how.compute == CUBLAS_COMPUTE_32F_FAST_TF32 && d.type != CUDA_R_32F) return false;
@@ -100,7 +103,7 @@ static bool fits(const product &how, const layout &a, const layout &b, const lay
 /* Computes the product. Column-major. */
 static void multiply(product how, layout A, layout B, layout C, layout D, double alpha, double beta, const void *a,
                      const void *b, const void *c, void *d) {
-  int type = dtype_of(D.type);
+  int type = dtype_of(D.type), read = dtype_of(A.type);
   bool rounds = how.compute == CUBLAS_COMPUTE_32F_FAST_TF32;
   bool ta = how.transa == CUBLAS_OP_T, tb = how.transb == CUBLAS_OP_T;
   int64_t inner = (int64_t)(ta ? A.rows : A.columns);
@@ -109,8 +112,8 @@ static void multiply(product how, layout A, layout B, layout C, layout D, double
       for (int64_t row = 0; row < (int64_t)D.rows; row++) {
         double sum = 0;
         for (int64_t k = 0; k < inner; k++) {
-          double x = lm_fake_read(type, a, i * A.step + (ta ? k + row * A.ld : row + k * A.ld));
-          double y = lm_fake_read(type, b, i * B.step + (tb ? column + k * B.ld : k + column * B.ld));
+          double x = lm_fake_read(read, a, i * A.step + (ta ? k + row * A.ld : row + k * A.ld));
+          double y = lm_fake_read(read, b, i * B.step + (tb ? column + k * B.ld : k + column * B.ld));
           sum += rounds ? lm_fake_tf32(x) * lm_fake_tf32(y) : x * y;
         }
         double value = alpha * sum;

@@ -30,9 +30,10 @@ static lm_status multiply_by_blas(lm_cuda_frame *f, const lm_product_args *p, lm
   lm_status status;
   lm_matrix a = {0}, b = {0};
   lm_tensor *sum = NULL, *bias = NULL;
+  const lm_dtype dtype = p->x->dtype;
   int r = y->ndim - 2, c = y->ndim - 1;
-  TRY(lm_matrix_describe(p->x, y->dtype, &a));
-  TRY(lm_matrix_describe(p->other, y->dtype, &b));
+  TRY(lm_matrix_describe(p->x, dtype, &a));
+  TRY(lm_matrix_describe(p->other, dtype, &b));
   const lm_tensor *input = p->beta != 0 ? p->input : NULL;
   /* A fused bias is added as the product is written. */
   bool fused = input && p->beta == 1 && input->ndim == 1 && input->size[0] == y->size[c];
@@ -47,7 +48,8 @@ static lm_status multiply_by_blas(lm_cuda_frame *f, const lm_product_args *p, lm
                                     .step_a = a.step,
                                     .step_b = b.step,
                                     .step_y = y->size[r] * y->size[c],
-                                    .dtype = y->dtype,
+                                    .dtype = dtype,
+                                    .dtype_y = y->dtype,
                                     .ta = a.transposed,
                                     .tb = b.transposed != p->transposed},
                           .device = y->device,
@@ -75,10 +77,14 @@ done:
   return status;
 }
 
-/* Computes a product; y is dense and not empty. */
+/* Computes a product; y is dense and not empty, of x's dtype or float32. */
 lm_status lm_cuda_product(const lm_product_args *p, lm_tensor *const *out, lm_cuda_frame *f) {
   lm_tensor *y = out[0];
   bool done_ = false;
   if (lm_dtype_is_float(y->dtype) && p->x->size[p->x->ndim - 1] > 0) NEED(multiply_by_blas(f, p, y, &done_));
-  return done_ ? LM_OK : multiply_by_tiles(p, y, f->stream);
+  if (done_ || y->dtype == p->x->dtype) return done_ ? LM_OK : multiply_by_tiles(p, y, f->stream);
+  LM_OWNED *half = NULL;
+  NEED(lm_tensor_empty(p->x->dtype, y->device, y->ndim, y->size, LM_CONTIGUOUS, &half));
+  NEED(multiply_by_tiles(p, half, f->stream));
+  return lm_cuda_copy(half, y);
 }

@@ -31,7 +31,7 @@ typedef struct product {
   int32_t align_a, align_b, align_y; /* bytes; the library takes no alignment of a bias */
 } product;
 LM_KEY_WITHOUT_PADDING(product, align_y);
-LM_KEY_WITHOUT_PADDING(lm_cuda_gemm_shape, unused);
+LM_KEY_WITHOUT_PADDING(lm_cuda_gemm_shape, tb);
 
 typedef struct choice {
   lm_cached head;
@@ -71,10 +71,10 @@ static cudaDataType_t data_type(int dtype) {
   }
 }
 
-static lm_status init_layout(const lm_cuda_gemm_shape *p, bool transposed, int64_t rows, int64_t columns, int64_t ld,
-                             int64_t step, cublasLtMatrixLayout_t out) {
+static lm_status init_layout(const lm_cuda_gemm_shape *p, int dtype, bool transposed, int64_t rows, int64_t columns,
+                             int64_t ld, int64_t step, cublasLtMatrixLayout_t out) {
   int32_t batch = (int32_t)p->batch;
-  NEED(BLAS(cublasLtMatrixLayoutInit(out, data_type(p->dtype), (uint64_t)(transposed ? columns : rows),
+  NEED(BLAS(cublasLtMatrixLayoutInit(out, data_type(dtype), (uint64_t)(transposed ? columns : rows),
                                      (uint64_t)(transposed ? rows : columns), ld)));
   if (batch > 1) {
     NEED(BLAS(cublasLtMatrixLayoutSetAttribute(out, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &batch, sizeof batch)));
@@ -96,9 +96,9 @@ static lm_status describe(const product *p, const void *bias, choice *c) {
     NEED(BLAS(cublasLtMatmulDescSetAttribute(&c->how, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof epilogue)));
     NEED(BLAS(cublasLtMatmulDescSetAttribute(&c->how, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias, sizeof bias)));
   }
-  NEED(init_layout(s, s->tb, s->n, s->k, s->ldb, s->step_b, &c->b));
-  NEED(init_layout(s, s->ta, s->k, s->m, s->lda, s->step_a, &c->a));
-  return init_layout(s, false, s->n, s->m, s->ldy, s->step_y, &c->y);
+  NEED(init_layout(s, s->dtype, s->tb, s->n, s->k, s->ldb, s->step_b, &c->b));
+  NEED(init_layout(s, s->dtype, s->ta, s->k, s->m, s->lda, s->step_a, &c->a));
+  return init_layout(s, s->dtype_y, false, s->n, s->m, s->ldy, s->step_y, &c->y);
 }
 
 static lm_status ask_heuristics(cublasLtHandle_t handle, const product *p, choice *c) {

@@ -8,7 +8,7 @@
  * apart (0: one for all). None of the sizes is 0; beta 0 never reads y. */
 typedef struct lm_cuda_gemm_shape {
   int64_t batch, m, n, k, lda, ldb, ldy, step_a, step_b, step_y;
-  int32_t dtype, ta, tb, unused; /* dtype: floating; ta, tb: 0 or 1; unused: 0, fills the padding of a key */
+  int32_t dtype, dtype_y, ta, tb; /* dtype: of a and b, floating; dtype_y: that, or float32; ta, tb: 0 or 1 */
 } lm_cuda_gemm_shape;
 typedef struct lm_cuda_gemm_job {
   lm_cuda_gemm_shape shape;
