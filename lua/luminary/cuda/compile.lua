@@ -46,7 +46,7 @@ local function yields()
 end
 
 --- Returns a function that does the same as model, a training step, on a GPU by replaying a captured graph.
-local compile = signature.of("compile(model: callable, {warmup: natural = 3})", function(model, o)
+local compile = signature.of("compile(model: callable, {warmup: natural = 3, exact: boolean = false})", function(model, o)
   local cases, state = {}, {captures = 0, replays = 0, sets = 0, recordings = 0}
   local module = records.is_module(model) and model
   local recorded, plans = prepare.recorded(function(...) return model(...) end, module, false, false, "compile")
@@ -70,7 +70,7 @@ local compile = signature.of("compile(model: callable, {warmup: natural = 3})", 
     local is_in_coroutine = type(model) == "function" and yields()
     state.reason = reason or is_in_coroutine and "the call is in a coroutine, which may yield" or nil
     if type(model) ~= "function" or is_in_coroutine then return model(...) end
-    followed.step = followed.step or core.compiled()
+    followed.step = followed.step or core.compiled(o.exact)
     return with_segments(followed.step:call(called, ...))
   end
 
