@@ -8,7 +8,7 @@ local nn, F = lm.nn, lm.nn.functional
 
 -- Returns f run by segments, and the state of these.
 local function by_segments(f)
-  local compiled = core.compiled()
+  local compiled = core.compiled(true)
   local function called(...) return f(...) end
   return function(...) return compiled:call(called, ...) end, setmetatable({}, {
     __index = function(_, key) return compiled:state()[key] end,
@@ -65,10 +65,36 @@ describe("a step on a GPU by segments", function()
       local function read(loss) return loss:item() end
       local plain, want = trainer(dtype, read)
       local step, got = trainer(dtype, read)
-      local compiled = core.compiled()
+      local compiled = core.compiled(true)
       assert.same(run(plain, 6, dtype), run(function(...) return compiled:call(step, ...) end, 6, dtype))
       assert.is_true(compiled:state().runs >= 4)
       for i, p in ipairs(want:parameters()) do assert.is_true(p:equal(got:parameters()[i])) end
+    end
+  end)
+
+  it("writes gradients of products in float32 where autocast converts them, within a rounding", function()
+    local steps = {}
+    for _, dtype in ipairs {"float16", "bfloat16"} do
+      local losses = {}
+      for k, exact in ipairs {true, false} do
+        local step, net = trainer "float32"
+        local compiled = core.compiled(exact)
+        losses[k] = run(function(...)
+          return lm.autocast({device_type = "cuda", dtype = dtype}, compiled.call, compiled, step, ...)
+        end, 6, "float32")
+        assert.is_true(compiled:state().runs >= 4)
+        for i = 1, compiled:state().segments do
+          local ops = table.concat(compiled:steps(i), " ")
+          if ops:find "cross_entropy" then steps[k] = ops end
+        end
+        losses[k].weight = net[1].weight
+      end
+      for i, loss in ipairs(losses[1]) do
+        assert.near(loss, losses[2][i], 2 ^ -7 * loss, dtype)
+      end
+      assert.is_true(lm.allclose(losses[1].weight, losses[2].weight, {rtol = 2 ^ -7, atol = 2 ^ -7 * 0.01}))
+      local function casts(text) return select(2, text:gsub("to_copy", "")) end
+      assert.equal(2, casts(steps[1]) - casts(steps[2])) -- the two weights' gradients
     end
   end)
 
@@ -81,7 +107,7 @@ describe("a step on a GPU by segments", function()
       ended:wait()
       return b + (a - x):exp():sum()
     end
-    local compiled = core.compiled()
+    local compiled = core.compiled(true)
     for k = 1, 5 do
       local x = lm.randn(32)
       assert.equal(step(x):item(), compiled:call(step, x):item(), k)
@@ -90,7 +116,7 @@ describe("a step on a GPU by segments", function()
   end)
 
   it("continues a segment for which memory lacked, once garbage is collected", function()
-    local compiled = core.compiled()
+    local compiled = core.compiled(true)
     local function step(x)
       local y = x
       for _ = 1, 6 do y = (y * 2 - x):tanh() end
@@ -119,7 +145,7 @@ describe("a step on a GPU by segments", function()
   it("runs steps of which parts are on other devices as they are", function()
     local first, second = nn.Linear(6, 6):to("cpu"), nn.Linear(6, 3):to("cuda")
     local x, y = lm.randn({4, 6}, {device = "cpu"}), lm.randint(1, 4, {4})
-    local compiled = core.compiled()
+    local compiled = core.compiled(true)
     local function step()
       local loss = F.cross_entropy(second(first(x):tanh():to("cuda")), y)
       loss:backward()

@@ -278,12 +278,13 @@ static lm_status follow_leave(lm_follower *f) {
 
 /* ---- the function */
 
-lm_status lm_compiled_new(lm_compiled **out) {
+lm_status lm_compiled_new(bool exact, lm_compiled **out) {
   lm_compiled *c = *out = lm_calloc(1, sizeof *c);
   if (!c) return LM_E_OOM;
   c->follower = (lm_follower){follow_call, follow_backward, follow_settle, follow_leave, has_backward, true};
   lm_compiled_set_recorder(c);
   c->credit = CREDIT;
+  c->is_exact = exact;
   return LM_OK;
 }
 

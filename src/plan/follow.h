@@ -7,7 +7,8 @@
 
 typedef struct lm_compiled lm_compiled;
 
-LM_API lm_status lm_compiled_new(lm_compiled **out);
+/* exact: results have the bits of eager ops, which they have on the CPU in any case. */
+LM_API lm_status lm_compiled_new(bool exact, lm_compiled **out);
 LM_API void lm_compiled_free(lm_compiled *c); /* c may be NULL */
 /* Begins a call of the function on this thread; false, and nothing was done, if one runs already or the thread records
  * ops. */

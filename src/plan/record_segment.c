@@ -412,6 +412,7 @@ bool lm_compiled_record(lm_compiled *c) {
   c->mode = g ? RECORDING : AS_IS;
   if (!g) return false;
   g->patience = 2;
+  g->is_exact = c->is_exact;
   g->device = LM_DEVICE(LM_CPU, 0);
   g->graph_device = LM_NO_DEVICE;
   c->credit--;

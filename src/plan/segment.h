@@ -127,6 +127,7 @@ typedef struct lm_segment {
   lm_bytes recorded;      /* steps as recorded, if they are to be explained */
   lm_device device;       /* GPU of its tensors; the CPU if none is on a GPU */
   lm_device graph_device; /* device of tensors that require grad; LM_NO_DEVICE: there are none */
+  bool is_exact;          /* true if passes keep the bits of eager ops on every device */
   bool is_fixed;          /* true if places may not be moved, since one is counted from the memory's begin */
   bool runs_as_is;        /* true if its calls run one by one */
   int patience, waits;    /* calls that run as they are before it is recorded again; how many the next time */

@@ -54,7 +54,7 @@ static bool converts(const lm_segment *g, const lm_segment_step *s, int from) {
 }
 
 void lm_segment_widen_products(lm_segment *g) {
-  for (int i = 0; i < g->nsteps; i++) {
+  for (int i = 0; i < g->nsteps && !g->is_exact; i++) {
     lm_segment_step *s = &g->step[i];
     if (!is_half_product(g, s)) continue;
     const int buffer = g->value[s->out[0]].buffer, reader = find_reader(g, i, buffer);

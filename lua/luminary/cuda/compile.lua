@@ -47,7 +47,8 @@ local function yields()
 end
 
 --- Returns a function that does the same as model, a training step, on a GPU by replaying a captured graph.
-local compile = signature.of("compile(model: callable, {warmup: natural = 3, explain = false})", function(model, o)
+local compile = signature.of("compile(model: callable, {warmup: natural = 3, exact = false, explain = false})",
+  function(model, o)
   local cases, state = {}, {captures = 0, replays = 0, sets = 0, recordings = 0}
   local module = records.is_module(model) and model
   local recorded, plans = prepare.recorded(function(...) return model(...) end, module, false, false, "compile")
@@ -73,7 +74,7 @@ local compile = signature.of("compile(model: callable, {warmup: natural = 3, exp
     state.reason = reason or is_in_coroutine and "the call is in a coroutine, which may yield" or nil
     if type(model) ~= "function" or is_in_coroutine then return model(...) end
     if not followed.step then
-      followed.step = core.compiled()
+      followed.step = core.compiled(o.exact)
       followed.print = (o.explain or explain.every_step) and explain.printer(followed.step)
     end
     return with_segments(followed.step:call(called, ...))

@@ -1,6 +1,6 @@
 /* Runs functions whose calls of ops are recorded as segments and later run by them (plan/follow.h):
  *
- *   compiled() -> a function's recordings, empty
+ *   compiled(exact = false) -> a function's recordings, empty. exact: results have the bits of eager ops on a GPU too
  *   compiled:call(f, ...) -> what f(...) returns
  *   compiled:state() -> {recordings, runs, segments, reason, line}
  *   compiled:set_explained()             keeps the steps of segments as they are recorded
@@ -15,8 +15,8 @@ LM_LIST(lm_methods_of_compiled);
 LM_HELD_TYPE(compiled, lm_compiled, lm_compiled_free, "luminary.compiled", "a compiled function's recordings",
              LM_METHODS_OF(compiled))
 
-LM_FUNCTION(compiled) {
-  lm_need(L, lm_compiled_new(lm_object_new(L, &compiled_type)));
+LM_FUNCTION(compiled, (boolean, exact, false)) {
+  lm_need(L, lm_compiled_new(exact, lm_object_new(L, &compiled_type)));
   return 1;
 }
 
