@@ -63,6 +63,8 @@ typedef struct lm_segment_step {
   int kernel;
   lm_run_form form;
   bool widens;     /* lm_halves_widen while it ran */
+  uint8_t cast;    /* where casts.c moved it */
+  int ncasts;      /* number of conversions from it on that are computed together */
   bool is_chained; /* true for one of several elementwise steps in a row */
   int nin, nout;
   void *args; /* the op's struct, or an array of numbers */
@@ -155,6 +157,8 @@ lm_status lm_segment_new_buffer(lm_segment *g, lm_buffer_origin origin, const lm
 bool lm_args_equal(lm_op_id op, const void *a, const void *b);
 bool lm_numbers_equal(const lm_tensor *a, const lm_tensor *b);
 
+/* Returns true if steps i and k, a later one, always run in the same part. */
+bool lm_segment_runs_at_once(const lm_segment *g, int i, int k);
 /* Removes a step before the segment has run. */
 void lm_segment_remove_step(lm_segment *g, int step);
 /* Returns the number that an event's input is, which is no instance. */
@@ -177,6 +181,9 @@ bool lm_event_can_fail(const lm_segment *g, int event);
 /* ---- explain.c */
 /* Appends a line for each step. is_planned: leaves out views, and marks steps that are computed with that before. */
 void lm_segment_write(const lm_segment *g, bool is_planned, lm_bytes *out);
+
+/* ---- casts.c */
+void lm_segment_gather_casts(lm_segment *g);
 
 /* ---- wide_products.c */
 void lm_segment_widen_products(lm_segment *g);
