@@ -172,8 +172,8 @@ bool lm_step_may_fail(const lm_segment *g, const lm_segment_step *s);
 /* Returns true if values may make a step of an event fail, as far as they are known by now. */
 bool lm_event_can_fail(const lm_segment *g, int event);
 
-/* ---- wide_products.c */
-void lm_segment_widen_products(lm_segment *g);
+/* ---- wide_results.c */
+void lm_segment_widen_results(lm_segment *g);
 
 /* ---- segment_run.c */
 /* Finds last uses and rows. */

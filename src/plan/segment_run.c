@@ -62,7 +62,7 @@ static void keep_buffers(lm_segment *g) {
 lm_status lm_segment_plan(lm_segment *g) {
   lm_segment_step *before = NULL;
   bool any = false;
-  lm_segment_widen_products(g);
+  lm_segment_widen_results(g);
   set_last_uses(g);
   for (int i = 0; i < g->nsteps; i++) {
     lm_segment_step *s = &g->step[i];

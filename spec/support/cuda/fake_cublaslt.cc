@@ -314,7 +314,7 @@ LM_FAKE_API cublasStatus_t cublasLtMatmul(cublasLtHandle_t h, cublasLtMatmulDesc
   double plus = wide ? *(const double *)beta : *(const float *)beta;
   uint64_t scratch = chosen.workspace;
   uint64_t inner = p.transa == CUBLAS_OP_T ? A.rows : A.columns;
-  lm_fake_cost cost = {lm_fake_product_of(dtype_of(D.type), p.compute == CUBLAS_COMPUTE_32F_FAST_TF32),
+  lm_fake_cost cost = {lm_fake_product_of(dtype_of(A.type), p.compute == CUBLAS_COMPUTE_32F_FAST_TF32),
                        "cublasLtMatmul",
                        2.0 * (double)D.rows * (double)D.columns * (double)inner * D.batch,
                        {{a, bytes_of(A), false}, {b, bytes_of(B), false}, {d, bytes_of(D), true}}};
