@@ -357,6 +357,19 @@ static const lm_segment *segment_at(const lm_compiled *c, int i) {
   return g;
 }
 
+void lm_compiled_set_explained(lm_compiled *c) { c->explains = true; }
+
+bool lm_compiled_explain(const lm_compiled *c, int i, bool is_planned, lm_bytes *out, const char **line) {
+  const lm_segment *g = segment_at(c, i);
+  if (!g) return false;
+  *line = g->line;
+  if (is_planned)
+    lm_segment_write(g, true, out);
+  else
+    lm_put(out, g->recorded.data, g->recorded.n);
+  return true;
+}
+
 int lm_compiled_nsteps(const lm_compiled *c, int segment) {
   const lm_segment *g = segment_at(c, segment);
   return g ? g->nsteps : 0;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "autograd/follow.h"
+#include "base/bytes.h"
 
 typedef struct lm_compiled lm_compiled;
 
@@ -28,6 +29,11 @@ typedef struct lm_compiled_state {
   const char *line;               /* the line of the script after which it ends, or NULL */
 } lm_compiled_state;
 LM_API lm_compiled_state lm_compiled_get_state(const lm_compiled *c);
+/* Makes segments recorded from now on keep their steps as recorded, for lm_compiled_explain. */
+LM_API void lm_compiled_set_explained(lm_compiled *c);
+/* Appends the i-th segment's steps as text, as they run or, if they were kept, as they were recorded; sets *line to the
+ * script's line at its end, or NULL. Returns false if there are no more segments. */
+LM_API bool lm_compiled_explain(const lm_compiled *c, int i, bool is_planned, lm_bytes *out, const char **line);
 /* Returns the number of steps of the i-th segment, and in *row whether step k is computed with that before it; and its
  * op's name. */
 LM_API int lm_compiled_nsteps(const lm_compiled *c, int segment);

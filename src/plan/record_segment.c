@@ -525,6 +525,7 @@ void lm_compiled_finish_recording(lm_compiled *c) {
   g->line = lm_script_line();
   if (!g->runs_as_is) describe_results(c);
   if (!g->runs_as_is && g->nsteps < FEW) lm_segment_refuse(g, "it is too short");
+  if (!g->runs_as_is && c->explains) lm_segment_write(g, false, &g->recorded);
   if (!g->runs_as_is && lm_segment_plan(g) != LM_OK) lm_segment_refuse(g, "out of memory");
   note_reason(c, g);
   g->next = c->segments;

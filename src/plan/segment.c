@@ -67,6 +67,7 @@ void lm_segment_free(lm_segment *g) {
   lm_free(g->undo);
   lm_free(g->part);
   lm_free(g->reached);
+  lm_bytes_free(&g->recorded);
   lm_free(g->chain);
   lm_free(g);
 }

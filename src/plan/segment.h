@@ -9,6 +9,7 @@
 
 #include "autograd/follow.h"
 #include "base/address_map.h"
+#include "base/bytes.h"
 #include "op/elementwise_chain.h"
 #include "op/op_recorder.h"
 #include "tensor/generator.h"
@@ -123,6 +124,7 @@ typedef struct lm_segment {
   uint64_t *reached; /* for each instance: bits of the leaves that its history leads to */
   int words;         /* numbers for an instance in `reached` */
   lm_chain *chain;
+  lm_bytes recorded;      /* steps as recorded, if they are to be explained */
   lm_device device;       /* GPU of its tensors; the CPU if none is on a GPU */
   lm_device graph_device; /* device of tensors that require grad; LM_NO_DEVICE: there are none */
   bool is_exact;          /* true if passes keep the bits of eager ops on every device */
@@ -174,6 +176,14 @@ bool lm_event_can_fail(const lm_segment *g, int event);
 
 /* ---- wide_results.c */
 void lm_segment_widen_results(lm_segment *g);
+
+/* ---- explain.c */
+/* Appends a line for each step. is_planned: leaves out views, and marks steps that are computed with that before. */
+void lm_segment_write(const lm_segment *g, bool is_planned, lm_bytes *out);
+
+/* ---- product_sums.c */
+/* Makes sums over the rows of a gradient a result of the product that reads it. Devices but the CPU. */
+lm_status lm_segment_join_sums(lm_segment *g);
 
 /* ---- segment_run.c */
 /* Finds last uses and rows. */

@@ -2,6 +2,7 @@
 --- first calls, what the segments run, once for each set of shapes, and replays it afterward. Without gradients records
 --- a function's ops, on any device, as lm.prepare does.
 local core = require "luminary.core"
+local explain = require "luminary.explain"
 local options = require "luminary.base.options"
 local graph = require "luminary.cuda.graph"
 local prepare = require "luminary.prepare"
@@ -46,7 +47,8 @@ local function yields()
 end
 
 --- Returns a function that does the same as model, a training step, on a GPU by replaying a captured graph.
-local compile = signature.of("compile(model: callable, {warmup: natural = 3, exact: boolean = false})", function(model, o)
+local compile = signature.of("compile(model: callable, {warmup: natural = 3, exact = false, explain = false})",
+  function(model, o)
   local cases, state = {}, {captures = 0, replays = 0, sets = 0, recordings = 0}
   local module = records.is_module(model) and model
   local recorded, plans = prepare.recorded(function(...) return model(...) end, module, false, false, "compile")
@@ -60,6 +62,7 @@ local compile = signature.of("compile(model: callable, {warmup: natural = 3, exa
 
   local function with_segments(...)
     local now = followed.step:state()
+    if followed.print then followed.print() end
     state.segments, state.runs = now.segments, now.runs
     state.reason = state.reason or now.reason and (now.line and "after " .. now.line .. ": " or "") .. now.reason
     return ...
@@ -70,7 +73,10 @@ local compile = signature.of("compile(model: callable, {warmup: natural = 3, exa
     local is_in_coroutine = type(model) == "function" and yields()
     state.reason = reason or is_in_coroutine and "the call is in a coroutine, which may yield" or nil
     if type(model) ~= "function" or is_in_coroutine then return model(...) end
-    followed.step = followed.step or core.compiled(o.exact)
+    if not followed.step then
+      followed.step = core.compiled(o.exact)
+      followed.print = (o.explain or explain.every_step) and explain.printer(followed.step)
+    end
     return with_segments(followed.step:call(called, ...))
   end
 

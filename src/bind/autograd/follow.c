@@ -3,6 +3,9 @@
  *   compiled(exact = false) -> a function's recordings, empty. exact: results have the bits of eager ops on a GPU too
  *   compiled:call(f, ...) -> what f(...) returns
  *   compiled:state() -> {recordings, runs, segments, reason, line}
+ *   compiled:set_explained()             keeps the steps of segments as they are recorded
+ *   compiled:explain(i, is_planned) -> the i-th segment's steps as text, as they run or were recorded, and the script's
+ * line at its end; nil after the last segment
  *   compiled:steps(i) -> names of the i-th segment's ops, "+" before one that is computed with that before it; nil
  * after the last segment */
 #include "plan/follow.h"
@@ -68,4 +71,19 @@ LM_OBJECT_METHOD(compiled, steps, "steps", (compiled, compiled), (int, i)) {
     continues = is_chained;
   }
   return 1;
+}
+
+LM_OBJECT_METHOD(compiled, set_explained, "set_explained", (compiled, compiled)) {
+  lm_compiled_set_explained(compiled);
+  return 0;
+}
+
+LM_OBJECT_METHOD(compiled, explain, "explain", (compiled, compiled), (int, i), (flag, is_planned)) {
+  LM_OWNED_BYTES text = {0};
+  const char *line = NULL;
+  if (!lm_compiled_explain(compiled, (int)i - 1, is_planned, &text, &line)) return 0;
+  if (text.failed) return lm_raise(L, LM_E_OOM);
+  lua_pushlstring(L, text.data ? text.data : "", text.n);
+  lua_pushstring(L, line);
+  return 2;
 }
