@@ -63,7 +63,7 @@ typedef struct lm_segment_step {
   int kernel;
   lm_run_form form;
   bool widens;     /* lm_halves_widen while it ran */
-  uint8_t cast;    /* where casts.c moved it */
+  uint8_t cast;    /* kind of conversion that casts.c moves; 0: none */
   int ncasts;      /* number of conversions from it on that are computed together */
   bool is_chained; /* true for one of several elementwise steps in a row */
   int nin, nout;
@@ -178,6 +178,9 @@ bool lm_step_may_fail(const lm_segment *g, const lm_segment_step *s);
 /* Returns true if values may make a step of an event fail, as far as they are known by now. */
 bool lm_event_can_fail(const lm_segment *g, int event);
 
+/* ---- wide_results.c */
+void lm_segment_widen_results(lm_segment *g);
+
 /* ---- explain.c */
 /* Appends a line for each step. is_planned: leaves out views, and marks steps that are computed with that before. */
 void lm_segment_write(const lm_segment *g, bool is_planned, lm_bytes *out);
@@ -185,8 +188,9 @@ void lm_segment_write(const lm_segment *g, bool is_planned, lm_bytes *out);
 /* ---- casts.c */
 void lm_segment_gather_casts(lm_segment *g);
 
-/* ---- wide_products.c */
-void lm_segment_widen_products(lm_segment *g);
+/* ---- product_sums.c */
+/* Makes sums over the rows of a gradient a result of the product that reads it. Devices but the CPU. */
+lm_status lm_segment_join_sums(lm_segment *g);
 
 /* ---- segment_run.c */
 /* Finds last uses and rows. */

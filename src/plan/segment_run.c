@@ -69,7 +69,7 @@ static void find_written(lm_segment *g) {
 lm_status lm_segment_plan(lm_segment *g) {
   lm_segment_step *before = NULL;
   bool any = false;
-  lm_segment_widen_products(g);
+  lm_segment_widen_results(g);
   set_last_uses(g);
   find_written(g);
   lm_segment_gather_casts(g);

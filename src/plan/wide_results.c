@@ -1,6 +1,7 @@
-/* Makes a product of halves write float32, where its result is only read to be converted to it, as a weight's gradient
- * under autocast is. The conversion goes, and the sums are not rounded to half in between, so that values differ from
- * those of eager ops by that rounding. Devices but the CPU, whose steps keep the bits of eager ops. */
+/* Makes a product, reduction or elementwise op of halves write float32, where its result is only read to be converted
+ * to it, as gradients of weights under autocast are. The conversion goes, and values are not rounded to half in
+ * between, by which they differ from those of eager ops. Devices but the CPU, whose steps keep the bits of eager ops.
+ */
 #include "base/mem.h"
 #include "op_entries.h"
 #include "plan/segment.h"
@@ -29,11 +30,14 @@ static int find_reader(const lm_segment *g, int i, int buffer) {
   return found;
 }
 
-static bool is_half_product(const lm_segment *g, const lm_segment_step *s) {
-  if (s->op < 0 || lm_ops[s->op].slot != LM_OP_product || s->widens || s->out[0] < 0) return false;
-  if (s->nin > 2 && s->in[2] >= 0) return false; /* a bias, or what is added */
+/* Returns true for a step of halves that would write float32 if lm_halves_widen were true. */
+static bool can_widen(const lm_segment *g, const lm_segment_step *s) {
+  if (s->op < 0 || s->form == LM_RUN_IN_PLACE || s->widens || s->nout != 1 || s->out[0] < 0) return false;
+  const lm_op *op = &lm_ops[s->op];
+  const bool adds = op->slot == LM_OP_product && s->nin > 2 && s->in[2] >= 0; /* a bias, or input */
   const lm_place *p = &g->value[s->out[0]].place;
-  return lm_dtype_is_half(p->dtype) && LM_DEVICE_KIND(p->device) != LM_CPU &&
+  return (op->kind == LM_POINTWISE || op->slot == LM_OP_reduce || op->slot == LM_OP_product) && !adds &&
+         lm_dtype_is_half(p->dtype) && LM_DEVICE_KIND(p->device) != LM_CPU &&
          g->buffer[g->value[s->out[0]].buffer].origin == LM_FROM_STEP;
 }
 
@@ -44,10 +48,10 @@ static bool converts(const lm_segment *g, const lm_segment_step *s, int from) {
   return lm_place_equals(&as_float, &g->value[s->out[0]].place) && as_float.at == 0;
 }
 
-void lm_segment_widen_products(lm_segment *g) {
+void lm_segment_widen_results(lm_segment *g) {
   for (int i = 0; i < g->nsteps && !g->is_exact; i++) {
     lm_segment_step *s = &g->step[i];
-    if (!is_half_product(g, s)) continue;
+    if (!can_widen(g, s)) continue;
     const int buffer = g->value[s->out[0]].buffer, reader = find_reader(g, i, buffer);
     if (reader < 0 || is_visible(g, buffer) || !converts(g, &g->step[reader], s->out[0]) ||
         !lm_segment_runs_at_once(g, i, reader))
