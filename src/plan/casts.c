@@ -27,7 +27,7 @@ static int find_cast(const lm_segment *g, int i) {
   return g->buffer[g->value[g->step[i].out[0]].buffer].last_use == i ? LATE : NO_CAST;
 }
 
-static void move(lm_segment *g, int i, int to) {
+static void move_step(lm_segment *g, int i, int to) {
   const lm_segment_step s = g->step[i];
   const int up = i > to;
   if (up)
@@ -47,7 +47,7 @@ static void gather_early(lm_segment *g) {
     if (first < 0 || !lm_segment_runs_at_once(g, first, i))
       first = i, n = 0;
     else
-      move(g, i, first + n);
+      move_step(g, i, first + n);
     n++;
   }
 }
@@ -58,7 +58,7 @@ static void gather_late(lm_segment *g) {
     if (last < 0 || !lm_segment_runs_at_once(g, i, last))
       last = i, n = 0;
     else
-      move(g, i, last - n);
+      move_step(g, i, last - n);
     n++;
   }
 }
