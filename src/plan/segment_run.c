@@ -7,7 +7,7 @@
 #include "op/pointwise.h"
 #include "op/run.h"
 #include "op_entries.h"
-#include "plan/segment.h"
+#include "plan/passes.h"
 
 /* ---- planning */
 
@@ -59,10 +59,21 @@ static void keep_buffers(lm_segment *g) {
     if (!g->buffer[b].is_kept && g->buffer[b].last_use < g->done) lm_segment_drop_buffer(g, &g->buffer[b]);
 }
 
+int lm_segment_part_end(const lm_segment *g, int begin) {
+  int end = g->nsteps;
+  for (int i = 0; i < g->nevents; i++) {
+    const lm_segment_event *e = &g->event[i];
+    const int at = e->is_pause ? e->nsteps : lm_segment_steps_after(g, i);
+    if ((e->is_pause || e->may_fail) && at > begin && at < end) end = at;
+  }
+  return end;
+}
+
 lm_status lm_segment_plan(lm_segment *g) {
   lm_segment_step *before = NULL;
   bool any = false;
   lm_segment_widen_results(g);
+  NEED(lm_segment_join_sums(g));
   set_last_uses(g);
   for (int i = 0; i < g->nsteps; i++) {
     lm_segment_step *s = &g->step[i];

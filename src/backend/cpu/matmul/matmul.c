@@ -6,8 +6,10 @@
 #include "backend/cpu/matmul/gemm.h"
 #include "backend/cpu/onednn/onednn.h"
 #include "base/message.h"
+#include "op/input_layout.h"
 #include "op/matmul_call.h"
 #include "op_args_products.h"
+#include "op_args_reductions.h"
 
 static lm_status multiply_in_dtype(const lm_product_args *p, lm_dtype dtype, lm_tensor *y, bool *done_) {
   lm_status status;
@@ -66,6 +68,18 @@ lm_status lm_cpu_product(const lm_product_args *p, lm_tensor *const *out) {
   bool dnn = p->alpha != 0 && terms > 0 && lm_dnn_has_bf16();
   if (few || (dtype == LM_BF16 && (dnn || lm_cpu_gemm_has_bf16()))) NEED(multiply_in_dtype(p, dtype, y, &done_));
   return done_ ? LM_OK : multiply_in_dtype(p, lm_dtype_is_half(dtype) ? LM_F32 : dtype, y, &done_);
+}
+
+lm_status lm_cpu_mm_with_sums(const lm_mm_with_sums_args *a, lm_tensor *const *out) {
+  LM_OWNED *x = NULL, *other = NULL;
+  NEED(lm_to_dtype(a->x, out[0]->dtype, &x));
+  NEED(lm_to_dtype(a->other, out[0]->dtype, &other));
+  NEED(lm_cpu_product(&(lm_product_args){.x = x, .other = other, .alpha = 1}, out));
+  LM_OWNED *sums = NULL;
+  const lm_reduce_args reduced = {
+      .x = a->of_other ? other : x, .dim = {1, {!a->of_other}}, .statistic = LM_STATISTIC_SUM};
+  NEED(lm_product_sums(a->of_other, out[1], &sums));
+  return lm_cpu_reduce(&reduced, &sums);
 }
 
 lm_status lm_cpu_linear_with_epilogue(const lm_linear_with_epilogue_args *a, lm_tensor *const *out) {
