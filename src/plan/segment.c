@@ -177,6 +177,14 @@ bool lm_numbers_equal(const lm_tensor *a, const lm_tensor *b) {
 
 /* ---- steps and events */
 
+bool lm_segment_runs_at_once(const lm_segment *g, int i, int k) {
+  for (int e = 0; e < g->nevents; e++) {
+    const int end = g->event[e].is_pause ? g->event[e].nsteps : lm_segment_steps_after(g, e);
+    if ((g->event[e].is_pause || g->event[e].may_fail) && end > i && end <= k) return false;
+  }
+  return true;
+}
+
 void lm_segment_remove_step(lm_segment *g, int step) {
   free_step(&g->step[step]);
   memmove(&g->step[step], &g->step[step + 1], (size_t)(--g->nsteps - step) * sizeof *g->step);

@@ -63,6 +63,8 @@ typedef struct lm_segment_step {
   int kernel;
   lm_run_form form;
   bool widens;     /* lm_halves_widen while it ran */
+  uint8_t cast;    /* kind of conversion that casts.c moves; 0: none */
+  int ncasts;      /* number of conversions from it on that are computed together */
   bool is_chained; /* true for one of several elementwise steps in a row */
   int nin, nout;
   void *args; /* the op's struct, or an array of numbers */
@@ -155,6 +157,8 @@ lm_status lm_segment_new_buffer(lm_segment *g, lm_buffer_origin origin, const lm
 bool lm_args_equal(lm_op_id op, const void *a, const void *b);
 bool lm_numbers_equal(const lm_tensor *a, const lm_tensor *b);
 
+/* Returns true if steps i and k, a later one, always run in the same part. */
+bool lm_segment_runs_at_once(const lm_segment *g, int i, int k);
 /* Removes a step before the segment has run. */
 void lm_segment_remove_step(lm_segment *g, int step);
 /* Returns the number that an event's input is, which is no instance. */
@@ -180,6 +184,9 @@ void lm_segment_widen_results(lm_segment *g);
 /* ---- explain.c */
 /* Appends a line for each step. is_planned: leaves out views, and marks steps that are computed with that before. */
 void lm_segment_write(const lm_segment *g, bool is_planned, lm_bytes *out);
+
+/* ---- casts.c */
+void lm_segment_gather_casts(lm_segment *g);
 
 /* ---- product_sums.c */
 /* Makes sums over the rows of a gradient a result of the product that reads it. Devices but the CPU. */

@@ -69,17 +69,25 @@ int lm_segment_part_end(const lm_segment *g, int begin) {
   return end;
 }
 
+static void find_written(lm_segment *g) {
+  for (int i = 0; i < g->nsteps; i++)
+    for (int k = 0; k < g->step[i].nin; k++)
+      if (writes(&g->step[i], k) && g->step[i].in[k] >= 0)
+        g->buffer[g->value[g->step[i].in[k]].buffer].is_written = true;
+}
+
 lm_status lm_segment_plan(lm_segment *g) {
   lm_segment_step *before = NULL;
   bool any = false;
   lm_segment_widen_results(g);
   NEED(lm_segment_join_sums(g));
   set_last_uses(g);
+  find_written(g);
+  lm_segment_gather_casts(g);
+  set_last_uses(g);
   for (int i = 0; i < g->nsteps; i++) {
     lm_segment_step *s = &g->step[i];
     s->is_chained = false;
-    for (int k = 0; k < s->nin; k++)
-      if (writes(s, k) && s->in[k] >= 0) g->buffer[g->value[s->in[k]].buffer].is_written = true;
     if (is_view(s)) continue;
     if (before && is_elementwise(g, before) && is_elementwise(g, s)) any = before->is_chained = s->is_chained = true;
     before = s;
@@ -204,6 +212,27 @@ static lm_status run_step(lm_segment *g, int i) {
   return status;
 }
 
+/* Runs conversions from step i on in one launch. */
+static lm_status run_casts(lm_segment *g, int i) {
+  const int n = g->step[i].ncasts;
+  LM_FREED lm_tensor **from = lm_calloc((size_t)n, sizeof *from);
+  LM_OWNED_LIST low = {n, lm_calloc((size_t)n, sizeof *from)};
+  if (!from || !low.v) return LM_E_OOM;
+  for (int k = 0; k < n; k++) {
+    NEED(need_header(g, g->step[i + k].in[0], &from[k]));
+    const lm_place *to = &g->value[g->step[i + k].out[0]].place;
+    NEED(lm_tensor_empty_like(from[k], to->dtype, to->device, &low.v[k]));
+  }
+  NEED(lm_cast_together(g->device, n, from, low.v));
+  for (int k = 0; k < n; k++) NEED(put_result(g, g->step[i + k].out[0], lm_tensor_take(&low.v[k]), "to_copy"));
+  for (int k = 0; k < n; k++) {
+    drop_after(g, g->step[i + k].in[0], i + k);
+    drop_after(g, g->step[i + k].out[0], i + k);
+  }
+  g->done += n - 1;
+  return LM_OK;
+}
+
 static lm_status run_steps(lm_segment *g, int n) {
   lm_status status = LM_OK;
   bool defers = false;
@@ -213,7 +242,7 @@ static lm_status run_steps(lm_segment *g, int n) {
     if (defers && !s->is_chained) lm_chain_end(g->chain);
     if (!defers && s->is_chained) lm_chain_begin(g->chain);
     defers = s->is_chained;
-    status = run_step(g, g->done);
+    status = s->ncasts > 1 ? run_casts(g, g->done) : run_step(g, g->done);
   }
   if (defers) lm_chain_end(g->chain);
   return status == LM_OK ? lm_truncation_check() : status;

@@ -30,15 +30,6 @@ static int find_reader(const lm_segment *g, int i, int buffer) {
   return found;
 }
 
-/* Returns true if steps i and k, a later one, always run in the same part. */
-static bool run_at_once(const lm_segment *g, int i, int k) {
-  for (int e = 0; e < g->nevents; e++) {
-    const int end = g->event[e].is_pause ? g->event[e].nsteps : lm_segment_steps_after(g, e);
-    if ((g->event[e].is_pause || g->event[e].may_fail) && end > i && end <= k) return false;
-  }
-  return true;
-}
-
 /* Returns true for a step of halves that would write float32 if lm_halves_widen were true. */
 static bool can_widen(const lm_segment *g, const lm_segment_step *s) {
   if (s->op < 0 || s->form == LM_RUN_IN_PLACE || s->widens || s->nout != 1 || s->out[0] < 0) return false;
@@ -62,7 +53,8 @@ void lm_segment_widen_results(lm_segment *g) {
     lm_segment_step *s = &g->step[i];
     if (!can_widen(g, s)) continue;
     const int buffer = g->value[s->out[0]].buffer, reader = find_reader(g, i, buffer);
-    if (reader < 0 || is_visible(g, buffer) || !converts(g, &g->step[reader], s->out[0]) || !run_at_once(g, i, reader))
+    if (reader < 0 || is_visible(g, buffer) || !converts(g, &g->step[reader], s->out[0]) ||
+        !lm_segment_runs_at_once(g, i, reader))
       continue;
     s->out[0] = g->step[reader].out[0];
     s->widens = true;
