@@ -195,6 +195,16 @@ int lm_segment_steps_after(const lm_segment *g, int event) {
   return event + 1 < g->nevents ? g->event[event + 1].nsteps : g->nsteps;
 }
 
+int lm_segment_part_end(const lm_segment *g, int begin) {
+  int end = g->nsteps;
+  for (int i = 0; i < g->nevents; i++) {
+    const lm_segment_event *e = &g->event[i];
+    const int at = e->is_pause ? e->nsteps : lm_segment_steps_after(g, i);
+    if ((e->is_pause || e->may_fail) && at > begin && at < end) end = at;
+  }
+  return end;
+}
+
 /* ---- headers */
 
 bool lm_is_without_values(const lm_tensor *t) {

@@ -41,6 +41,9 @@ typedef struct lm_segment_buffer {
   uint32_t version;              /* version of memory from outside at a pause */
   bool was_made;                 /* true if a step of this call has made it */
   bool is_written;               /* true if a step writes to it in place */
+  bool is_gradient;              /* true if it becomes a leaf's .grad */
+  bool is_taken;                 /* true if a step's result takes its memory */
+  uint32_t writes_replaced;      /* number of steps that wrote to it in place and now make it, for its version */
 } lm_segment_buffer;
 
 typedef struct lm_segment_instance {
@@ -61,7 +64,9 @@ typedef struct lm_segment_step {
   int kernel;
   lm_run_form form;
   bool widens;     /* lm_halves_widen while it ran */
-  bool is_chained; /* true for one of several elementwise steps in a row */
+  bool is_chained; /* true for a step of a row, whose steps are computed together */
+  bool joins;      /* true if that before it is in its row */
+  int overwrites;  /* value whose memory the result takes, unless somebody holds it; -1: none */
   int nin, nout;
   void *args; /* the op's struct, or an array of numbers */
   int *in;    /* indices of values; -1: NULL */
@@ -155,6 +160,8 @@ bool lm_segment_has_backward(const lm_segment *g, int n);
 int lm_segment_count_instances(const lm_segment *g, int n);
 /* Returns the number of steps up to the end of an event. */
 int lm_segment_steps_after(const lm_segment *g, int event);
+/* Returns the end of the part that begins with a step: calls may pause or fail between parts. */
+int lm_segment_part_end(const lm_segment *g, int begin);
 
 /* ---- step_values.c */
 /* Returns true for an op whose result's shape depends on values. */
