@@ -1,5 +1,5 @@
-/* Declares the passes over a segment's steps, in their order, and what they ask of steps. A pass works within parts:
- * steps of one part run at once, and calls may pause or fail between parts. */
+/* Declares the passes over a segment's steps, in their order, and what they ask of steps. They keep the
+ * order of parts (lm_segment_part_end), and the bits. */
 #pragma once
 
 #include "op_entries.h"
@@ -14,8 +14,13 @@ void lm_segment_find_rows(lm_segment *g);
 /* Finds steps whose results can take the memory of a value that they are the last to read. */
 void lm_segment_overwrite(lm_segment *g);
 
-/* Returns the end of the part that begins with a step. */
-int lm_segment_part_end(const lm_segment *g, int begin);
+/* ---- on a GPU, where all but the last may change roundings, unless the segment is exact */
+/* Makes ops of halves write float32 where only a conversion reads their results. */
+void lm_segment_widen_results(lm_segment *g);
+/* Makes sums over the rows of a gradient a result of the product that reads it. */
+lm_status lm_segment_join_sums(lm_segment *g);
+/* Moves conversions to one another that are computed together. */
+void lm_segment_gather_casts(lm_segment *g);
 
 static inline bool lm_step_is_elementwise(const lm_segment_step *s) {
   return s->op < 0 || (lm_ops[s->op].kind == LM_POINTWISE && s->form != LM_RUN_IN_PLACE);
