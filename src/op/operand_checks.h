@@ -28,7 +28,7 @@ static inline lm_ints lm_matrix_sizes(const lm_tensor *t) {
   return size;
 }
 /* Computes the size of a result that is along one of two dims. */
-static inline lm_status lm_check_one_of(lm_op_id op, bool is_second, int64_t first, int64_t second, int64_t *size) {
+static inline lm_status lm_check_chosen(lm_op_id op, bool is_second, int64_t first, int64_t second, int64_t *size) {
   (void)op;
   *size = is_second ? second : first;
   return LM_OK;

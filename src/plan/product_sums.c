@@ -53,7 +53,7 @@ static bool reads_the_same(const lm_segment *g, int begin, int end, const lm_seg
   return true;
 }
 
-static lm_status join(lm_segment *g, int product, int sum, bool of_other) {
+static lm_status join_steps(lm_segment *g, int product, int sum, bool of_other) {
   const lm_mm_with_sums_args args = {.of_other = of_other};
   void *copy = lm_args_copy(LM_OP_mm_with_sums, &args);
   if (!copy) return LM_E_OOM;
@@ -91,7 +91,7 @@ lm_status lm_segment_join_sums(lm_segment *g) {
       if (k == i || !(of_other || sums_rows(g, &g->step[k], s, false)) || lm_segment_part_end(g, first) <= last ||
           !reads_the_same(g, first, last, s))
         continue;
-      NEED(join(g, i, k, of_other));
+      NEED(join_steps(g, i, k, of_other));
       i = first;
       break;
     }

@@ -39,7 +39,7 @@ typedef struct lm_segment_buffer {
   size_t bytes;
   lm_device device;
   lm_storage *storage, *pending; /* while a call runs, retained; pending: of results without values */
-  int64_t shift;                 /* bytes by which the call's places are moved, as those of the next batch are */
+  int64_t shift;                 /* bytes from recorded places to the call's, as those of the next batch */
   uint32_t version;              /* version of memory from outside at a pause */
   bool was_made;                 /* true if a step of this call has made it */
   bool is_written;               /* true if a step writes to it in place */
@@ -135,7 +135,7 @@ typedef struct lm_segment {
   lm_device device;       /* GPU of its tensors; the CPU if none is on a GPU */
   lm_device graph_device; /* device of tensors that require grad; LM_NO_DEVICE: there are none */
   bool is_exact;          /* true if passes keep the bits of eager ops on every device */
-  bool is_fixed;          /* true if places may not be moved, since one is counted from the memory's begin */
+  bool is_fixed;          /* true if no place may shift, since one counts from the memory's begin */
   bool runs_as_is;        /* true if its calls run one by one */
   int patience, waits;    /* calls that run as they are before it is recorded again; how many the next time */
   const char *line;       /* line of the script at its last event; interned, or NULL */
@@ -151,7 +151,7 @@ void lm_segment_drop_buffer(lm_segment *g, lm_segment_buffer *b);
 void lm_segment_refuse(lm_segment *g, const char *format, ...) LM_PRINTF(2, 3);
 
 /* ---- segment.c */
-/* shift: bytes by which a call's places are moved from those recorded. */
+/* shift: bytes from recorded places to a call's. */
 bool lm_place_is(const lm_place *p, int64_t shift, const lm_tensor *t);
 bool lm_place_equals(const lm_place *a, const lm_place *b);
 /* Returns in *out the value of a buffer at t's place, added if it is new. */

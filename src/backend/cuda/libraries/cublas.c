@@ -29,7 +29,7 @@ lm_status lm_cuda_check_blas(int code, const char *call) {
 typedef struct product {
   lm_cuda_gemm_shape shape;
   int32_t device, tf32;
-  int32_t vector;                    /* what is read or written beside the matrices: 0, or one of WITH_ */
+  int32_t vector;                    /* 0, or one of WITH_: read or written beside the matrices */
   int32_t align_a, align_b, align_y; /* bytes; the library takes no alignment of a bias */
 } product;
 LM_KEY_WITHOUT_PADDING(product, align_y);
