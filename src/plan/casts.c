@@ -2,8 +2,7 @@
  * of weights, which autocast makes where each is first used, to the first of them, and those whose results nothing
  * reads, as gradients, to the last. */
 #include "op/kernels.h"
-#include "op_entries.h"
-#include "plan/segment.h"
+#include "plan/passes.h"
 
 enum { NO_CAST, EARLY, LATE };
 
@@ -44,7 +43,7 @@ static void move_step(lm_segment *g, int i, int to) {
 static void gather_early(lm_segment *g) {
   for (int i = 0, first = -1, n = 0; i < g->nsteps; i++) {
     if (g->step[i].cast != EARLY) continue;
-    if (first < 0 || !lm_segment_runs_at_once(g, first, i))
+    if (first < 0 || lm_segment_part_end(g, first) <= i)
       first = i, n = 0;
     else
       move_step(g, i, first + n);
@@ -55,7 +54,7 @@ static void gather_early(lm_segment *g) {
 static void gather_late(lm_segment *g) {
   for (int i = g->nsteps - 1, last = -1, n = 0; i >= 0; i--) {
     if (g->step[i].cast != LATE) continue;
-    if (last < 0 || !lm_segment_runs_at_once(g, i, last))
+    if (last < 0 || lm_segment_part_end(g, i) <= last)
       last = i, n = 0;
     else
       move_step(g, i, last - n);
@@ -70,7 +69,7 @@ void lm_segment_gather_casts(lm_segment *g) {
   for (int i = 0, n; i < g->nsteps; i += n) {
     const int cast = g->step[i].cast;
     for (n = 1; cast != NO_CAST && i + n < g->nsteps && g->step[i + n].cast == cast; n++)
-      if (!lm_segment_runs_at_once(g, i, i + n)) break;
+      if (lm_segment_part_end(g, i) <= i + n) break;
     g->step[i].ncasts = n;
   }
 }

@@ -177,14 +177,6 @@ bool lm_numbers_equal(const lm_tensor *a, const lm_tensor *b) {
 
 /* ---- steps and events */
 
-bool lm_segment_runs_at_once(const lm_segment *g, int i, int k) {
-  for (int e = 0; e < g->nevents; e++) {
-    const int end = g->event[e].is_pause ? g->event[e].nsteps : lm_segment_steps_after(g, e);
-    if ((g->event[e].is_pause || g->event[e].may_fail) && end > i && end <= k) return false;
-  }
-  return true;
-}
-
 void lm_segment_remove_step(lm_segment *g, int step) {
   free_step(&g->step[step]);
   memmove(&g->step[step], &g->step[step + 1], (size_t)(--g->nsteps - step) * sizeof *g->step);
@@ -211,6 +203,16 @@ int lm_segment_count_instances(const lm_segment *g, int n) {
 
 int lm_segment_steps_after(const lm_segment *g, int event) {
   return event + 1 < g->nevents ? g->event[event + 1].nsteps : g->nsteps;
+}
+
+int lm_segment_part_end(const lm_segment *g, int begin) {
+  int end = g->nsteps;
+  for (int i = 0; i < g->nevents; i++) {
+    const lm_segment_event *e = &g->event[i];
+    const int at = e->is_pause ? e->nsteps : lm_segment_steps_after(g, i);
+    if ((e->is_pause || e->may_fail) && at > begin && at < end) end = at;
+  }
+  return end;
 }
 
 /* ---- headers */
