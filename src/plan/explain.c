@@ -32,7 +32,7 @@ void lm_segment_write(const lm_segment *g, bool is_planned, lm_bytes *out) {
     const lm_segment_step *s = &g->step[i];
     const lm_op *op = &lm_ops[s->op < 0 ? lm_pointwise_op(s->kernel) : s->op];
     if (is_planned && s->op >= 0 && op->kind == LM_VIEW) continue; /* nothing runs */
-    const bool joins = is_planned && i > 0 && (i < row || (s->is_chained && g->step[i - 1].is_chained));
+    const bool joins = is_planned && (i < row || s->joins);
     if (s->ncasts > 1) row = i + s->ncasts;
     lm_put(out, joins ? "  + " : "    ", 4);
     put_list(out, g, s->nout, s->out);
