@@ -21,7 +21,7 @@ local steps = {draw = programs.draw, text = programs.text}
 -- ---- running a program's text
 
 local function bytes_of(x)
-  x = x:detach():contiguous()
+  x = x:detach():cpu():contiguous()
   return ffi.string(x:data_ptr(), x.nbytes)
 end
 

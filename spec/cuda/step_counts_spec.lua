@@ -89,6 +89,15 @@ describe("a training step #unsanitized", function() -- count_step preloads a lib
     end
   end
 
+  it("of GPT-2 through lm.compile launches fewer kernels than the eager one", function()
+    local ok, text = temp.run(".", "scripts/dev/count_step gpt2 --small --compiled --unchecked")
+    assert.is_true(ok, text)
+    assert.is_nil(text:find "runs as it is", text)
+    assert.equal("31 31", text:match "\nproduct +(%d+ +%d+)":gsub(" +", " ")) -- none is lost or computed twice
+    local ratio = text:match "\nlaunches +([%d.]+) of the eager step's"
+    assert.is_true(tonumber(ratio) < 0.85, text)
+  end)
+
   it("of a sharded GPT-2 gathers what its shapes say, and sends gradients once", function()
     local ok, text = temp.run(".", "scripts/dev/count_step gpt2 --mesh 2x4 --small --totals --unchecked")
     assert.is_true(ok, text)
