@@ -7,7 +7,7 @@
 #include "op/pointwise.h"
 #include "op/run.h"
 #include "op_entries.h"
-#include "plan/segment.h"
+#include "plan/group.h"
 
 /* ---- planning */
 
@@ -18,13 +18,6 @@ static bool is_elementwise(const lm_segment *g, const lm_segment_step *s) {
 }
 
 static bool is_view(const lm_segment_step *s) { return s->op >= 0 && lm_ops[s->op].kind == LM_VIEW; }
-
-/* Returns true if a step writes to its k-th tensor. */
-static bool writes(const lm_segment_step *s, int k) {
-  if (s->op < 0) return false;
-  const lm_op *op = &lm_ops[s->op];
-  return (k == 0 && (s->form == LM_RUN_IN_PLACE || op->kind == LM_WRITE)) || (k < op->ntensor && op->writes >> k & 1);
-}
 
 static void set_last_uses(lm_segment *g) {
   for (int b = 0; b < g->nbuffers; b++) g->buffer[b].last_use = -1;
@@ -63,12 +56,13 @@ lm_status lm_segment_plan(lm_segment *g) {
   lm_segment_step *before = NULL;
   bool any = false;
   lm_segment_widen_results(g);
+  NEED(lm_segment_group_steps(g));
   set_last_uses(g);
   for (int i = 0; i < g->nsteps; i++) {
     lm_segment_step *s = &g->step[i];
     s->is_chained = false;
     for (int k = 0; k < s->nin; k++)
-      if (writes(s, k) && s->in[k] >= 0) g->buffer[g->value[s->in[k]].buffer].is_written = true;
+      if (lm_step_writes(s, k) && s->in[k] >= 0) g->buffer[g->value[s->in[k]].buffer].is_written = true;
     if (is_view(s)) continue;
     if (before && is_elementwise(g, before) && is_elementwise(g, s)) any = before->is_chained = s->is_chained = true;
     before = s;
@@ -77,30 +71,6 @@ lm_status lm_segment_plan(lm_segment *g) {
 }
 
 /* ---- running */
-
-static lm_status need_storage(lm_segment_buffer *b) {
-  LM_OWNED *t = NULL;
-  if (b->storage) return LM_OK;
-  if (b->origin != LM_UNWRITTEN) return lm_fail(LM_E_STATE, "compile: a step reads memory that no step made");
-  NEED(lm_tensor_empty(LM_U8, b->device, 1, (int64_t[]){(int64_t)b->bytes}, LM_CONTIGUOUS, &t));
-  lm_storage_retain(b->storage = t->storage);
-  return LM_OK;
-}
-
-/* Returns in *out the header of a value, borrowed. */
-static lm_status need_header(lm_segment *g, int v, lm_tensor **out) {
-  *out = NULL;
-  if (v < 0) return LM_OK;
-  lm_segment_value *value = &g->value[v];
-  *out = value->number ? value->number : value->t;
-  if (*out) return LM_OK;
-  lm_segment_buffer *b = &g->buffer[value->buffer];
-  const lm_place *p = &value->place;
-  NEED(need_storage(b));
-  NEED(lm_tensor_at(b->storage, p->dtype, p->device, p->ndim, p->size, p->stride, p->at + b->shift, &value->t));
-  *out = value->t;
-  return LM_OK;
-}
 
 typedef struct filling {
   lm_segment *g;
@@ -111,7 +81,7 @@ typedef struct filling {
 static void fill_slot(void *ctx, lm_tensor **slot) {
   filling *f = ctx;
   const int v = *f->in++;
-  if (f->status == LM_OK) f->status = need_header(f->g, v, slot);
+  if (f->status == LM_OK) f->status = lm_segment_header(f->g, v, false, slot);
 }
 
 /* Returns true if a gradient's kernel may write over its first input, which nothing reads later. */
@@ -130,7 +100,7 @@ static lm_status run_kernel(lm_segment *g, int i, lm_tensor **out) {
   lm_segment_step *s = &g->step[i];
   if (s->op < 0) {
     lm_tensor *in[LM_POINTWISE_MAX_IN];
-    for (int k = 0; k < s->nin; k++) NEED(need_header(g, s->in[k], &in[k]));
+    for (int k = 0; k < s->nin; k++) NEED(lm_segment_header(g, s->in[k], false, &in[k]));
     return lm_pointwise_run(s->kernel, s->nin, in, s->args, overwrites_first(g, i) ? in[0] : NULL, out);
   }
   filling f = {g, s->in, LM_OK};
@@ -163,6 +133,12 @@ static void drop_after(lm_segment *g, int value, int step) {
   if (!b->is_kept && b->last_use == step) lm_segment_drop_buffer(g, b);
 }
 
+static void drop_unused(lm_segment *g, int i) {
+  const lm_segment_step *s = &g->step[i];
+  for (int k = 0; k < s->nin; k++) drop_after(g, s->in[k], i);
+  for (int k = 0; k < s->nout; k++) drop_after(g, s->out[k], i);
+}
+
 /* Returns the scores of a cross entropy, borrowed, if step i is its gradient on the CPU, which then overwrites them,
  * and no later step reads them; else NULL. */
 static lm_tensor *overwritten(const lm_segment *g, int i) {
@@ -188,9 +164,17 @@ static lm_status run_step(lm_segment *g, int i) {
     lm_status put = put_result(g, k < s->nout ? s->out[k] : -1, out[k], name);
     if (status == LM_OK) status = put;
   }
-  for (int k = 0; k < s->nin; k++) drop_after(g, s->in[k], i);
-  for (int k = 0; k < s->nout; k++) drop_after(g, s->out[k], i);
+  drop_unused(g, i);
   return status;
+}
+
+/* Runs the steps of the group that begins with step i; true if it did. */
+static bool run_group(lm_segment *g, int i, lm_status *status) {
+  lm_segment_group *group = g->step[i].group > 0 ? &g->group[g->step[i].group - 1] : NULL;
+  if (!group || group->first != i || !lm_segment_group_run(g, group, status)) return false;
+  for (int k = i; k < i + group->nsteps; k++) drop_unused(g, k);
+  g->done += *status == LM_OK ? group->nsteps - 1 : 0;
+  return true;
 }
 
 static lm_status run_steps(lm_segment *g, int n) {
@@ -202,7 +186,7 @@ static lm_status run_steps(lm_segment *g, int n) {
     if (defers && !s->is_chained) lm_chain_end(g->chain);
     if (!defers && s->is_chained) lm_chain_begin(g->chain);
     defers = s->is_chained;
-    status = run_step(g, g->done);
+    if (!run_group(g, g->done, &status)) status = run_step(g, g->done);
   }
   if (defers) lm_chain_end(g->chain);
   return status == LM_OK ? lm_truncation_check() : status;
@@ -228,7 +212,7 @@ static lm_status give_values(lm_segment *g, bool is_last) {
     lm_segment_instance *n = &g->instance[i];
     if (n->is_outside || !n->is_kept || !n->t) continue;
     lm_segment_buffer *b = &g->buffer[g->value[n->value].buffer];
-    NEED(need_storage(b));
+    NEED(lm_segment_need_storage(b, false));
     if (n->t->storage != b->storage) lm_tensor_move(n->t, b->storage, g->value[n->value].place.at + b->shift);
     if ((is_last ? n->is_freed : n->has_history) && !n->t->grad) NEED(set_freed_history(g, n));
   }
@@ -260,9 +244,9 @@ static bool is_made_here(const lm_segment_buffer *b) { return b->origin == LM_FR
 /* Copies what step s writes in memory from outside. */
 static lm_status save_written(lm_segment *g, const lm_segment_step *s) {
   for (int k = 0; k < s->nin; k++) {
-    if (!writes(s, k) || s->in[k] < 0 || is_made_here(&g->buffer[g->value[s->in[k]].buffer])) continue;
+    if (!lm_step_writes(s, k) || s->in[k] < 0 || is_made_here(&g->buffer[g->value[s->in[k]].buffer])) continue;
     lm_tensor *t;
-    NEED(need_header(g, s->in[k], &t));
+    NEED(lm_segment_header(g, s->in[k], false, &t));
     lm_segment_undo undo = {.value = s->in[k], .version = lm_version(t)};
     NEED(lm_op_run(LM_OP_clone, &(lm_clone_args){.x = t, .memory_format = LM_PRESERVE}, &undo.before));
     if (!LM_APPEND(g->undo, g->nundo, g->undo_capacity, undo)) {
@@ -333,7 +317,7 @@ lm_status lm_segment_undo_steps(lm_segment *g) {
   for (int i = g->nundo - 1; i >= 0 && status == LM_OK; i--) {
     LM_OWNED *same = NULL;
     lm_tensor *to;
-    status = need_header(g, g->undo[i].value, &to);
+    status = lm_segment_header(g, g->undo[i].value, false, &to);
     if (status == LM_OK) status = lm_op_run(LM_OP_copy_, &(lm_copy__args){.x = to, .src = g->undo[i].before}, &same);
     if (status == LM_OK) atomic_store(&to->storage->version, g->undo[i].version);
   }
