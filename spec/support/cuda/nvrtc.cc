@@ -62,7 +62,7 @@ static int run_compiler(const std::string &source, const std::string &object, co
     at = end + 1;
   }
   for (const char *word : {"-DLM_HOST_KERNELS=\"host.h\"", "-x", "c++", "-std=c++17", "-O1", "-w", "-fPIC", "-shared",
-                           "-fno-gnu-unique", "-fvisibility=hidden", "-o"})
+                           "-fno-gnu-unique", "-fvisibility=hidden", "-nodefaultlibs", "-o"}) /* without libtsan */
     words.push_back(word);
   words.push_back(object);
   words.push_back(source);
