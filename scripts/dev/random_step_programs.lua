@@ -901,7 +901,7 @@ function programs.draw(seed, o)
   end
   d.sizes = {pick(sizes), pick(sizes)}
   local batches = {pick(sizes), pick(sizes), pick(sizes)}
-  local is_wide = random(25) == 1
+  local is_wide = random(12) == 1
   if is_wide then d.most, batches[1], d.sizes[1] = MOST_WIDE, 128, pick {129, 513} end
   local dtype = pick {"float32", "float32", "float32", "float64", "bfloat16", "bfloat16"}
   define_state(d, dtype)

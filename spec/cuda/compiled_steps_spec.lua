@@ -60,6 +60,32 @@ describe("a step on a GPU by segments", function()
     end
   end
 
+  it("casts weights in one launch", function()
+    for _, dtype in ipairs {"float16", "bfloat16"} do
+      for _, reads in ipairs {false, true} do
+        local net = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3))
+        local compiled, x = core.compiled(), lm.randn(4, 6)
+        local function step()
+          net:zero_grad()
+          local loss = lm.autocast({dtype = dtype}, function()
+            local hidden = net[2](net[1](x))
+            if reads then hidden:sum():item() end
+            return net[3](hidden):float():square():sum()
+          end)
+          loss:backward()
+          return loss:item()
+        end
+        local want = step()
+        for _ = 1, 3 do assert.near(want, compiled:call(step), 2 ^ -6 * math.abs(want)) end
+        local rows = ""
+        for mark in ("\n" .. compiled:explain(1, true)):gmatch "\n  ([ +]) [^\n]*to_copy%(outside" do
+          rows = rows .. mark
+        end
+        assert.equal(reads and " ++ +" or " ++++", rows) -- x is cast with the weights
+      end
+    end
+  end)
+
   it("draws the numbers of dropout after a value read between forward and backward", function()
     for _, dtype in ipairs {"bfloat16", "float32"} do
       local function read(loss) return loss:item() end
@@ -95,6 +121,8 @@ describe("a step on a GPU by segments", function()
       assert.is_true(lm.allclose(losses[1].weight, losses[2].weight, {rtol = 2 ^ -7, atol = 2 ^ -7 * 0.01}))
       local function casts(text) return select(2, text:gsub("to_copy", "")) end
       assert.equal(4, casts(steps[1]) - casts(steps[2])) -- the gradients of two weights and two biases
+      assert.equal(2, select(2, steps[2]:gsub("mm_with_sums", "")))
+      assert.is_nil(steps[1]:find "mm_with_sums")
     end
   end)
 
@@ -169,7 +197,7 @@ describe("lm.compile on a GPU", function()
         local function rows(k) return change == "shapes" and k % 3 == 0 and 5 or 8 end
         local plain, want = trainer(dtype)
         local step, got = trainer(dtype)
-        local compiled, state = lm.compile(step)
+        local compiled, state = lm.compile(step, {exact = true})
         for part = 1, 2 do
           assert.same(run(plain, 8, dtype, rows), run(compiled, 8, dtype, rows))
           if change == "weights" and part == 1 then

@@ -133,7 +133,8 @@ void lm_cast_group_free(lm_cast_group *g) {
   lm_free(g);
 }
 
-static lm_status cast_together(lm_device device, int n, lm_tensor *const *from, lm_tensor *const *low) {
+lm_status lm_cast_together(lm_device device, int n, lm_tensor *const *from, lm_tensor *const *low) {
+  LM_RUNNING before = lm_run_begin("autocast", -1);
   lm_stream *s;
   NEED(lm_stream_order_begin(device, &s));
   for (int i = 0; i < n; i++) {
@@ -144,7 +145,6 @@ static lm_status cast_together(lm_device device, int n, lm_tensor *const *from, 
 }
 
 static lm_status convert_group(const lm_cast_group *g, lm_dtype dtype, lm_device device) {
-  LM_RUNNING before = lm_run_begin("autocast", -1);
   LM_FREED lm_tensor **from = lm_calloc((size_t)g->n, sizeof *from);
   LM_OWNED_LIST low = {g->n, lm_calloc((size_t)g->n, sizeof *from)};
   int n = 0;
@@ -156,7 +156,7 @@ static lm_status convert_group(const lm_cast_group *g, lm_dtype dtype, lm_device
     NEED(lm_tensor_empty_like(t, dtype, device, &low.v[n]));
     from[n++] = t;
   }
-  if (n > 0) NEED(cast_together(device, n, from, low.v));
+  if (n > 0) NEED(lm_cast_together(device, n, from, low.v));
   for (int i = 0; i < n; i++) NEED(keep_copy(from[i], low.v[i], false));
   return LM_OK;
 }

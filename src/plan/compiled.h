@@ -5,7 +5,7 @@
 #include "plan/segment.h"
 
 enum { NONE = -1, UNKNOWN = -2 };
-enum { NO_SCOPE, SAME_SCOPE, NEXT_SCOPE }; /* how autocast's outermost scope is to that of the event before */
+enum { NO_SCOPE, SAME_SCOPE, NEXT_SCOPE }; /* relations of autocast's outermost scope to that of the event before */
 
 typedef enum lm_follow_mode { AT_START, AS_IS, RECORDING, MATCHING } lm_follow_mode;
 

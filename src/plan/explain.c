@@ -33,7 +33,7 @@ void lm_segment_write(const lm_segment *g, bool is_planned, lm_bytes *out) {
     const lm_op *op = &lm_ops[s->op < 0 ? lm_pointwise_op(s->kernel) : s->op];
     if (is_planned && s->op >= 0 && op->kind == LM_VIEW) continue; /* nothing runs */
     const lm_segment_step *before = is_planned && i > 0 ? s - 1 : NULL;
-    const bool joins = before && ((s->is_chained && before->is_chained) || (s->group > 0 && s->group == before->group));
+    const bool joins = before && (s->joins || (s->group > 0 && s->group == before->group));
     lm_put(out, joins ? "  + " : "    ", 4);
     put_list(out, g, s->nout, s->out);
     lm_put(out, " = ", 3);

@@ -380,6 +380,6 @@ int lm_compiled_nsteps(const lm_compiled *c, int segment) {
 
 const char *lm_compiled_step_name(const lm_compiled *c, int segment, int step, bool *is_chained) {
   const lm_segment_step *s = &segment_at(c, segment)->step[step];
-  *is_chained = s->is_chained;
+  *is_chained = s->joins;
   return lm_ops[s->op < 0 ? lm_pointwise_op(s->kernel) : s->op].name;
 }

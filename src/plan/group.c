@@ -7,9 +7,10 @@
 
 #include <stdio.h>
 
+#include "autograd/record_graph.h"
+#include "autograd/tape.h"
 #include "base/mem.h"
-#include "op/stream_order.h"
-#include "op_entries.h"
+#include "plan/passes.h"
 
 typedef struct finder {
   lm_segment *g;
@@ -23,48 +24,23 @@ typedef struct finder {
   int *order;
 } finder;
 
-static bool is_view(const lm_segment_step *s) { return s->op >= 0 && lm_ops[s->op].kind == LM_VIEW; }
-
-static int buffer_of(const lm_segment *g, int v) { return v < 0 || g->value[v].number ? -1 : g->value[v].buffer; }
-
-static bool writes_buffer(const lm_segment *g, const lm_segment_step *s, int buffer) {
-  for (int k = 0; k < s->nout; k++)
-    if (buffer_of(g, s->out[k]) == buffer) return true;
-  for (int k = 0; k < s->nin; k++)
-    if (buffer_of(g, s->in[k]) == buffer && lm_step_writes(s, k)) return true;
-  return false;
-}
-
-static bool reads_buffer(const lm_segment *g, const lm_segment_step *s, int buffer) {
-  for (int k = 0; k < s->nin; k++)
-    if (buffer_of(g, s->in[k]) == buffer) return true;
-  return false;
-}
-
-/* Returns true for a step that draws no random numbers; of others the order matters. */
-static bool draws_nothing(const lm_segment_step *s) {
-  static const char *const names[] = {"mm",   "bmm", "matmul", "linear",        "addmm",      "conv",      "embedding",
-                                      "norm", "cat", "mean",   "cross_entropy", "row_norm",   "nll",       "softmax",
-                                      "sum",  "to_", "copy_",  "clone",         "layer_norm", "batch_norm"};
-  if (s->op < 0 || lm_ops[s->op].kind == LM_POINTWISE) return true;
-  for (size_t i = 0; i < sizeof names / sizeof *names; i++)
-    if (strncmp(lm_ops[s->op].name, names[i], strlen(names[i])) == 0)
-      return strstr(lm_ops[s->op].name, "normal") == NULL;
-  return false;
+/* Returns true for a step that draws random numbers, which others that do may not pass. */
+static bool draws(const lm_segment_step *s) {
+  return s->op >= 0 && lm_ops[s->op].kind != LM_POINTWISE && lm_call_is_random(s->op, s->args);
 }
 
 /* Returns true if step b, a later one, depends on step a. */
 static bool depends(const lm_segment *g, const lm_segment_step *b, const lm_segment_step *a) {
-  if (is_view(a) || is_view(b)) return false;
-  if (!draws_nothing(a) && !draws_nothing(b)) return true;
+  if (lm_step_is_view(a) || lm_step_is_view(b)) return false;
+  if (draws(a) && draws(b)) return true;
   for (int k = 0; k < b->nin; k++) {
-    const int buffer = buffer_of(g, b->in[k]);
-    if (buffer >= 0 && (writes_buffer(g, a, buffer) || (lm_step_writes(b, k) && reads_buffer(g, a, buffer))))
+    const int buffer = lm_buffer_of(g, b->in[k]);
+    if (buffer >= 0 && (lm_step_changes(g, a, buffer) || (lm_step_writes(b, k) && lm_step_reads(g, a, buffer))))
       return true;
   }
   for (int k = 0; k < b->nout; k++) {
-    const int buffer = buffer_of(g, b->out[k]);
-    if (buffer >= 0 && (writes_buffer(g, a, buffer) || reads_buffer(g, a, buffer))) return true;
+    const int buffer = lm_buffer_of(g, b->out[k]);
+    if (buffer >= 0 && (lm_step_changes(g, a, buffer) || lm_step_reads(g, a, buffer))) return true;
   }
   return false;
 }
@@ -102,10 +78,10 @@ static void find_before(finder *f, int i) {
 static bool is_related(const finder *f, int i, int group) {
   const lm_segment_step *s = step_at(f, i);
   for (int k = 0; k < s->nin; k++) {
-    const int buffer = buffer_of(f->g, s->in[k]);
+    const int buffer = lm_buffer_of(f->g, s->in[k]);
     for (int j = 0; j < i && buffer >= 0; j++)
       if (f->group[j] == group &&
-          (writes_buffer(f->g, step_at(f, j), buffer) || reads_buffer(f->g, step_at(f, j), buffer)))
+          (lm_step_changes(f->g, step_at(f, j), buffer) || lm_step_reads(f->g, step_at(f, j), buffer)))
         return true;
   }
   return false;
@@ -158,7 +134,7 @@ static void find_groups(finder *f, const bool *stores, int *list) {
   for (int i = 0; i < f->n; i++) {
     lm_group_space space;
     find_before(f, i);
-    if (is_view(step_at(f, i)) || !lm_group_space_of(f->g, step_at(f, i), &space)) continue;
+    if (lm_step_is_view(step_at(f, i)) || !lm_group_space_of(f->g, step_at(f, i), &space)) continue;
     bool joined = false;
     for (int group = f->ngroups; group > 0 && !joined; group--) joined = try_join(f, i, group, &space, stores, list);
     if (joined) continue;
@@ -246,8 +222,8 @@ static void find_stored(const lm_segment *g, int first, int n, bool visible, boo
   memset(stores, 0, (size_t)g->nbuffers * sizeof *stores);
   for (int i = 0; i < g->nsteps; i++) {
     const lm_segment_step *s = &g->step[i];
-    for (int k = 0; k < s->nin && !is_view(s) && (i < first || i >= first + n); k++)
-      if (buffer_of(g, s->in[k]) >= 0) stores[buffer_of(g, s->in[k])] = true;
+    for (int k = 0; k < s->nin && !lm_step_is_view(s) && (i < first || i >= first + n); k++)
+      if (lm_buffer_of(g, s->in[k]) >= 0) stores[lm_buffer_of(g, s->in[k])] = true;
   }
   for (int i = 0; i < g->nleaves; i++)
     if (g->leaf[i].after >= 0) stores[g->value[g->leaf[i].after].buffer] = true;
@@ -357,20 +333,16 @@ static lm_status run_form(lm_segment *g, const lm_segment_group *group, lm_group
 }
 
 static lm_status run_casts(lm_segment *g, const lm_segment_group *group) {
-  lm_stream *s;
   LM_FREED lm_tensor **from = lm_calloc(2 * (size_t)group->nsteps, sizeof *from);
   lm_tensor **to = from + group->nsteps;
   if (!from) return LM_E_OOM;
-  NEED(lm_stream_order_begin(g->device, &s));
   for (int i = 0; i < group->nsteps; i++) {
     const lm_segment_step *step = &g->step[group->first + i];
     NEED(lm_segment_header(g, step->in[0], false, &from[i]));
     NEED(lm_segment_header(g, step->out[0], true, &to[i]));
-    NEED(lm_stream_order_read(s, from[i]));
-    NEED(lm_stream_order_write(s, to[i]));
     g->buffer[g->value[step->out[0]].buffer].was_made = true;
   }
-  return lm_stream_order_end(s, lm_backend_of(g->device)->rescale(group->nsteps, from, to, 1, NULL));
+  return lm_cast_together(g->device, group->nsteps, from, to);
 }
 
 bool lm_segment_group_run(lm_segment *g, lm_segment_group *group, lm_status *status) {

@@ -306,12 +306,16 @@ static lm_status run_steps(lm_plan *p) {
   bool defers = false;
   for (int i = 0; i < p->nsteps && status == LM_OK; i++) {
     if (p->step[i].is_removed) continue;
-    if (defers && !p->step[i].is_chained) lm_chain_end(p->chain);
+    if (defers && !p->step[i].is_chained) status = lm_chain_end(p->chain), defers = false;
+    if (status != LM_OK) break;
     if (!defers && p->step[i].is_chained) lm_chain_begin(p->chain);
     defers = p->step[i].is_chained;
     status = run_step(p, i);
   }
-  if (defers) lm_chain_end(p->chain);
+  if (defers) {
+    const lm_status ended = lm_chain_end(p->chain);
+    if (status == LM_OK) status = ended;
+  }
   return status == LM_OK ? lm_truncation_check() : status; /* a chain may have read a truncated file */
 }
 

@@ -76,12 +76,6 @@ void lm_segment_free(lm_segment *g) {
 
 /* ---- memory */
 
-bool lm_step_writes(const lm_segment_step *s, int k) {
-  if (s->op < 0) return false;
-  const lm_op *op = &lm_ops[s->op];
-  return (k == 0 && (s->form == LM_RUN_IN_PLACE || op->kind == LM_WRITE)) || (k < op->ntensor && op->writes >> k & 1);
-}
-
 lm_status lm_segment_need_storage(lm_segment_buffer *b, bool is_result) {
   LM_OWNED *t = NULL;
   if (b->storage) return LM_OK;
@@ -237,6 +231,16 @@ int lm_segment_count_instances(const lm_segment *g, int n) {
 
 int lm_segment_steps_after(const lm_segment *g, int event) {
   return event + 1 < g->nevents ? g->event[event + 1].nsteps : g->nsteps;
+}
+
+int lm_segment_part_end(const lm_segment *g, int begin) {
+  int end = g->nsteps;
+  for (int i = 0; i < g->nevents; i++) {
+    const lm_segment_event *e = &g->event[i];
+    const int at = e->is_pause ? e->nsteps : lm_segment_steps_after(g, i);
+    if ((e->is_pause || e->may_fail) && at > begin && at < end) end = at;
+  }
+  return end;
 }
 
 /* ---- headers */

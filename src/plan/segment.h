@@ -39,10 +39,13 @@ typedef struct lm_segment_buffer {
   size_t bytes;
   lm_device device;
   lm_storage *storage, *pending; /* while a call runs, retained; pending: of results without values */
-  int64_t shift;                 /* bytes by which the call's places are moved, as those of the next batch are */
+  int64_t shift;                 /* bytes from recorded places to the call's, as those of the next batch */
   uint32_t version;              /* version of memory from outside at a pause */
   bool was_made;                 /* true if a step of this call has made it */
   bool is_written;               /* true if a step writes to it in place */
+  bool is_gradient;              /* true if it becomes a leaf's .grad */
+  bool is_taken;                 /* true if a step's result takes its memory */
+  uint32_t writes_replaced;      /* number of steps that wrote to it in place and now make it, for its version */
 } lm_segment_buffer;
 
 typedef struct lm_segment_instance {
@@ -63,7 +66,9 @@ typedef struct lm_segment_step {
   int kernel;
   lm_run_form form;
   bool widens;     /* lm_halves_widen while it ran */
-  bool is_chained; /* true for one of several elementwise steps in a row */
+  bool is_chained; /* true for a step of a row, whose steps are computed together */
+  bool joins;      /* true if that before it is in its row */
+  int overwrites;  /* value whose memory the result takes, unless somebody holds it; -1: none */
   int group;       /* number of its group from 1; 0: none */
   int nin, nout;
   void *args; /* the op's struct, or an array of numbers */
@@ -132,7 +137,7 @@ typedef struct lm_segment {
   lm_device device;       /* GPU of its tensors; the CPU if none is on a GPU */
   lm_device graph_device; /* device of tensors that require grad; LM_NO_DEVICE: there are none */
   bool is_exact;          /* true if passes keep the bits of eager ops on every device */
-  bool is_fixed;          /* true if places may not be moved, since one is counted from the memory's begin */
+  bool is_fixed;          /* true if no place may shift, since one counts from the memory's begin */
   bool runs_as_is;        /* true if its calls run one by one */
   int patience, waits;    /* calls that run as they are before it is recorded again; how many the next time */
   const char *line;       /* line of the script at its last event; interned, or NULL */
@@ -148,13 +153,11 @@ void lm_segment_drop_buffer(lm_segment *g, lm_segment_buffer *b);
 void lm_segment_refuse(lm_segment *g, const char *format, ...) LM_PRINTF(2, 3);
 
 /* ---- segment.c */
-/* shift: bytes by which a call's places are moved from those recorded. */
-/* Returns true if a step writes to its k-th tensor. */
-bool lm_step_writes(const lm_segment_step *s, int k);
 /* Makes a buffer's memory, if it has none: that of a result, or that no step writes before it is read. */
 lm_status lm_segment_need_storage(lm_segment_buffer *b, bool is_result);
 /* Returns in *out the header of a value, borrowed; makes its memory as lm_segment_need_storage does. */
 lm_status lm_segment_header(lm_segment *g, int v, bool is_result, lm_tensor **out);
+/* shift: bytes from recorded places to a call's. */
 bool lm_place_is(const lm_place *p, int64_t shift, const lm_tensor *t);
 bool lm_place_equals(const lm_place *a, const lm_place *b);
 /* Returns in *out the value of a buffer at t's place, added if it is new. */
@@ -175,6 +178,8 @@ bool lm_segment_has_backward(const lm_segment *g, int n);
 int lm_segment_count_instances(const lm_segment *g, int n);
 /* Returns the number of steps up to the end of an event. */
 int lm_segment_steps_after(const lm_segment *g, int event);
+/* Returns the end of the part that begins with a step: calls may pause or fail between parts. */
+int lm_segment_part_end(const lm_segment *g, int begin);
 
 /* ---- step_values.c */
 /* Returns true for an op whose result's shape depends on values. */
@@ -184,16 +189,9 @@ bool lm_step_may_fail(const lm_segment *g, const lm_segment_step *s);
 /* Returns true if values may make a step of an event fail, as far as they are known by now. */
 bool lm_event_can_fail(const lm_segment *g, int event);
 
-/* ---- wide_results.c */
-void lm_segment_widen_results(lm_segment *g);
-
 /* ---- explain.c */
 /* Appends a line for each step. is_planned: leaves out views, and marks steps that are computed with that before. */
 void lm_segment_write(const lm_segment *g, bool is_planned, lm_bytes *out);
-
-/* ---- product_sums.c */
-/* Makes sums over the rows of a gradient a result of the product that reads it. Devices but the CPU. */
-lm_status lm_segment_join_sums(lm_segment *g);
 
 /* ---- segment_run.c */
 /* Finds last uses and rows. */

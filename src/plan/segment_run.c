@@ -6,24 +6,16 @@
 #include "base/message.h"
 #include "op/pointwise.h"
 #include "op/run.h"
-#include "op_entries.h"
 #include "plan/group.h"
+#include "plan/passes.h"
 
 /* ---- planning */
-
-/* Returns true for an elementwise step on the CPU, where a chain computes several. */
-static bool is_elementwise(const lm_segment *g, const lm_segment_step *s) {
-  return (s->op < 0 || (lm_ops[s->op].kind == LM_POINTWISE && s->form != LM_RUN_IN_PLACE)) &&
-         LM_DEVICE_KIND(g->value[s->out[0]].place.device) == LM_CPU;
-}
-
-static bool is_view(const lm_segment_step *s) { return s->op >= 0 && lm_ops[s->op].kind == LM_VIEW; }
 
 static void set_last_uses(lm_segment *g) {
   for (int b = 0; b < g->nbuffers; b++) g->buffer[b].last_use = -1;
   for (int i = 0; i < g->nsteps; i++) {
     const lm_segment_step *s = &g->step[i];
-    if (is_view(s)) continue;
+    if (lm_step_is_view(s)) continue;
     for (int k = 0; k < s->nin; k++)
       if (s->in[k] >= 0 && !g->value[s->in[k]].number) g->buffer[g->value[s->in[k]].buffer].last_use = i;
     for (int k = 0; k < s->nout; k++)
@@ -52,21 +44,28 @@ static void keep_buffers(lm_segment *g) {
     if (!g->buffer[b].is_kept && g->buffer[b].last_use < g->done) lm_segment_drop_buffer(g, &g->buffer[b]);
 }
 
+static void find_written(lm_segment *g) {
+  for (int i = 0; i < g->nsteps; i++)
+    for (int k = 0; k < g->step[i].nin; k++)
+      if (lm_step_writes(&g->step[i], k) && g->step[i].in[k] >= 0)
+        g->buffer[g->value[g->step[i].in[k]].buffer].is_written = true;
+}
+
 lm_status lm_segment_plan(lm_segment *g) {
-  lm_segment_step *before = NULL;
   bool any = false;
-  lm_segment_widen_results(g);
-  NEED(lm_segment_group_steps(g));
-  set_last_uses(g);
-  for (int i = 0; i < g->nsteps; i++) {
-    lm_segment_step *s = &g->step[i];
-    s->is_chained = false;
-    for (int k = 0; k < s->nin; k++)
-      if (lm_step_writes(s, k) && s->in[k] >= 0) g->buffer[g->value[s->in[k]].buffer].is_written = true;
-    if (is_view(s)) continue;
-    if (before && is_elementwise(g, before) && is_elementwise(g, s)) any = before->is_chained = s->is_chained = true;
-    before = s;
+  if (LM_DEVICE_KIND(g->device) == LM_CPU) {
+    NEED(lm_segment_out_of_place(g));
+    lm_segment_order(g);
+    lm_segment_find_rows(g);
+  } else {
+    lm_segment_widen_results(g);
+    NEED(lm_segment_join_sums(g));
+    NEED(lm_segment_group_steps(g));
   }
+  set_last_uses(g);
+  find_written(g);
+  lm_segment_overwrite(g);
+  for (int i = 0; i < g->nsteps; i++) any = any || g->step[i].is_chained;
   return any && !g->chain ? lm_chain_new(&g->chain) : LM_OK;
 }
 
@@ -84,24 +83,12 @@ static void fill_slot(void *ctx, lm_tensor **slot) {
   if (f->status == LM_OK) f->status = lm_segment_header(f->g, v, false, slot);
 }
 
-/* Returns true if a gradient's kernel may write over its first input, which nothing reads later. */
-static bool overwrites_first(const lm_segment *g, int i) {
-  const lm_segment_step *s = &g->step[i];
-  if (s->is_chained || s->widens || s->in[0] < 0 || s->out[0] < 0 || g->value[s->in[0]].number) return false;
-  const lm_segment_value *from = &g->value[s->in[0]], *to = &g->value[s->out[0]];
-  const lm_segment_buffer *b = &g->buffer[from->buffer];
-  for (int k = 1; k < s->nin; k++)
-    if (s->in[k] >= 0 && g->value[s->in[k]].buffer == from->buffer) return false;
-  return b->origin == LM_FROM_STEP && !b->is_kept && b->last_use == i && from->place.at == 0 &&
-         lm_place_equals(&from->place, &to->place);
-}
-
 static lm_status run_kernel(lm_segment *g, int i, lm_tensor **out) {
   lm_segment_step *s = &g->step[i];
   if (s->op < 0) {
     lm_tensor *in[LM_POINTWISE_MAX_IN];
     for (int k = 0; k < s->nin; k++) NEED(lm_segment_header(g, s->in[k], false, &in[k]));
-    return lm_pointwise_run(s->kernel, s->nin, in, s->args, overwrites_first(g, i) ? in[0] : NULL, out);
+    return lm_pointwise_run(s->kernel, s->nin, in, s->args, NULL, out);
   }
   filling f = {g, s->in, LM_OK};
   lm_each_tensor_slot(s->op, s->args, fill_slot, &f);
@@ -137,29 +124,29 @@ static void drop_unused(lm_segment *g, int i) {
   const lm_segment_step *s = &g->step[i];
   for (int k = 0; k < s->nin; k++) drop_after(g, s->in[k], i);
   for (int k = 0; k < s->nout; k++) drop_after(g, s->out[k], i);
+  drop_after(g, s->overwrites, i);
 }
 
-/* Returns the scores of a cross entropy, borrowed, if step i is its gradient on the CPU, which then overwrites them,
- * and no later step reads them; else NULL. */
-static lm_tensor *overwritten(const lm_segment *g, int i) {
-  const lm_segment_step *s = &g->step[i];
-  if (s->op != LM_OP_cross_entropy_rows_backward) return NULL;
-  const lm_segment_value *scores = &g->value[s->in[1]];
-  const lm_segment_buffer *b = &g->buffer[scores->buffer];
-  const bool is_free = b->origin == LM_FROM_STEP && !b->is_kept && b->last_use == i;
-  return is_free && scores->t && LM_DEVICE_KIND(b->device) == LM_CPU ? scores->t : NULL;
+/* Returns in *out the tensor whose memory becomes that of a step's result, borrowed; NULL: none. */
+static lm_status find_overwritten(lm_segment *g, const lm_segment_step *s, lm_tensor **out) {
+  *out = NULL;
+  if (s->overwrites < 0 || g->buffer[g->value[s->overwrites].buffer].is_kept) return LM_OK;
+  return lm_segment_header(g, s->overwrites, false, out);
 }
 
 static lm_status run_step(lm_segment *g, int i) {
   lm_segment_step *s = &g->step[i];
   lm_tensor *out[LM_MAX_OUTS] = {NULL};
   const char *name = lm_ops[s->op < 0 ? lm_pointwise_op(s->kernel) : s->op].name;
+  lm_tensor *overwritten;
+  NEED(find_overwritten(g, s, &overwritten));
   lm_halves_widen = s->widens;
-  lm_tensor_set_next_out(overwritten(g, i));
+  lm_tensor_set_next_out(overwritten);
   lm_status status = run_kernel(g, i, out);
   lm_tensor_set_next_out(NULL);
   lm_halves_widen = false;
   NEED(status);
+  if (overwritten && out[0] && out[0]->storage == overwritten->storage) atomic_store(&out[0]->storage->version, 0);
   for (int k = 0; k < LM_MAX_OUTS; k++) {
     lm_status put = put_result(g, k < s->nout ? s->out[k] : -1, out[k], name);
     if (status == LM_OK) status = put;
@@ -177,18 +164,24 @@ static bool run_group(lm_segment *g, int i, lm_status *status) {
   return true;
 }
 
+/* Computes a row. Its steps cannot run again if that fails, as those that lack memory for a result can. */
+static lm_status end_row(lm_segment *g) { return lm_chain_end(g->chain) == LM_OK ? LM_OK : LM_E_STATE; }
+
 static lm_status run_steps(lm_segment *g, int n) {
   lm_status status = LM_OK;
   bool defers = false;
   for (; g->done < n && status == LM_OK; g->done += status == LM_OK) {
     const lm_segment_step *s = &g->step[g->done];
-    if (is_view(s)) continue;
-    if (defers && !s->is_chained) lm_chain_end(g->chain);
-    if (!defers && s->is_chained) lm_chain_begin(g->chain);
-    defers = s->is_chained;
+    if (lm_step_is_view(s)) continue;
+    if (defers && !s->joins) status = end_row(g), defers = false;
+    if (status != LM_OK) break;
+    if (!defers && s->is_chained) lm_chain_begin(g->chain), defers = true;
     if (!run_group(g, g->done, &status)) status = run_step(g, g->done);
   }
-  if (defers) lm_chain_end(g->chain);
+  if (defers) {
+    const lm_status ended = end_row(g);
+    if (status == LM_OK) status = ended;
+  }
   return status == LM_OK ? lm_truncation_check() : status;
 }
 
@@ -232,8 +225,9 @@ static lm_status set_gradients(lm_segment *g) {
       continue;
     LM_OWNED *grad = NULL;
     const lm_place *p = &g->value[leaf->after].place;
-    const lm_storage *s = g->buffer[g->value[leaf->after].buffer].storage;
-    NEED(lm_tensor_at((lm_storage *)s, p->dtype, p->device, p->ndim, p->size, p->stride, p->at, &grad));
+    const lm_segment_buffer *b = &g->buffer[g->value[leaf->after].buffer];
+    NEED(lm_tensor_at(b->storage, p->dtype, p->device, p->ndim, p->size, p->stride, p->at, &grad));
+    atomic_fetch_add(&b->storage->version, b->writes_replaced);
     NEED(lm_set_grad(g->instance[leaf->instance].t, grad));
   }
   return LM_OK;

@@ -1,4 +1,4 @@
-/* Tells what values decide of a step: a shape, whether it fails. */
+/* Finds what values decide of a step: a shape, whether it fails. */
 #include "op/kernels.h"
 #include "op_entries.h"
 #include "plan/segment.h"

@@ -2,9 +2,7 @@
  * to it, as gradients of weights under autocast are. The conversion goes, and values are not rounded to half in
  * between, by which they differ from those of eager ops. Devices but the CPU, whose steps keep the bits of eager ops.
  */
-#include "base/mem.h"
-#include "op_entries.h"
-#include "plan/segment.h"
+#include "plan/passes.h"
 
 /* Returns true if an event or a gradient has a value in the buffer. */
 static bool is_visible(const lm_segment *g, int buffer) {
@@ -19,24 +17,11 @@ static bool is_visible(const lm_segment *g, int buffer) {
 static int find_reader(const lm_segment *g, int i, int buffer) {
   int found = -1;
   for (int k = i + 1; k < g->nsteps; k++) {
-    const lm_segment_step *s = &g->step[k];
-    bool reads = false;
-    for (int j = 0; j < s->nin; j++)
-      reads = reads || (s->in[j] >= 0 && !g->value[s->in[j]].number && g->value[s->in[j]].buffer == buffer);
-    if (!reads || lm_ops[s->op < 0 ? 0 : s->op].kind == LM_VIEW) continue;
+    if (lm_step_is_view(&g->step[k]) || !lm_step_reads(g, &g->step[k], buffer)) continue;
     if (found >= 0) return -1;
     found = k;
   }
   return found;
-}
-
-/* Returns true if steps i and k, a later one, always run in the same part. */
-static bool run_at_once(const lm_segment *g, int i, int k) {
-  for (int e = 0; e < g->nevents; e++) {
-    const int end = g->event[e].is_pause ? g->event[e].nsteps : lm_segment_steps_after(g, e);
-    if ((g->event[e].is_pause || g->event[e].may_fail) && end > i && end <= k) return false;
-  }
-  return true;
 }
 
 /* Returns true for a step of halves that would write float32 if lm_halves_widen were true. */
@@ -62,7 +47,8 @@ void lm_segment_widen_results(lm_segment *g) {
     lm_segment_step *s = &g->step[i];
     if (!can_widen(g, s)) continue;
     const int buffer = g->value[s->out[0]].buffer, reader = find_reader(g, i, buffer);
-    if (reader < 0 || is_visible(g, buffer) || !converts(g, &g->step[reader], s->out[0]) || !run_at_once(g, i, reader))
+    if (reader < 0 || is_visible(g, buffer) || !converts(g, &g->step[reader], s->out[0]) ||
+        lm_segment_part_end(g, i) <= reader)
       continue;
     s->out[0] = g->step[reader].out[0];
     s->widens = true;

@@ -1,5 +1,6 @@
 /* Runs elementwise ops as a chain: a tile passes through all of them before the next one starts. Intermediate values
- * stay in the cache, and results that nobody references are not written.
+ * stay in the cache, and results that nobody references are not written. A matrix product may come before the ops that
+ * read it: they then run on each block of its result once that is complete, while it is in the cache.
  *
  * A chain's results share sizes and layout, so that an element has the same index in memory in all of them. Each value
  * of a tile is in its op's dtype, padded to whole vectors. It passes through the loops that the op runs alone, so the
@@ -44,6 +45,10 @@ struct lm_chain {
   link link[LINKS];
   int tile; /* elements of a tile */
   int64_t numel;
+  lm_tensor *made;         /* result of the product before the links; NULL: there is none */
+  lm_product_args product; /* its tensors are retained */
+  lm_chain_product *run_product;
+  lm_status status; /* status of the product that ran last */
 };
 
 _Atomic int lm_chains;
@@ -53,6 +58,8 @@ lm_status lm_chain_new(lm_chain **out) {
   *out = lm_malloc(sizeof **out);
   if (!*out) return LM_E_OOM;
   (*out)->n = (*out)->nscalars = 0;
+  (*out)->made = NULL;
+  (*out)->status = LM_OK;
   return LM_OK;
 }
 
@@ -67,10 +74,13 @@ void lm_chain_settle_here(void) {
   if (deferring) run_chain(deferring);
 }
 
-void lm_chain_end(lm_chain *c) {
+lm_status lm_chain_end(lm_chain *c) {
   run_chain(c);
   deferring = NULL;
   atomic_fetch_sub_explicit(&lm_chains, 1, memory_order_relaxed);
+  const lm_status status = c->status;
+  c->status = LM_OK;
+  return status;
 }
 
 /* ---- deferring */
@@ -90,9 +100,35 @@ static int link_of(const lm_chain *c, const lm_tensor *t) {
   return -1;
 }
 
+static bool is_made(const lm_chain *c, const lm_tensor *t) { return c->made && c->made->storage == t->storage; }
+
 static bool reads(const lm_chain *c, const lm_pointwise *job) {
   for (int i = 0; i < job->nin; i++) {
-    if (link_of(c, job->in[i]) >= 0) return true;
+    if (link_of(c, job->in[i]) >= 0 || is_made(c, job->in[i])) return true;
+  }
+  return false;
+}
+
+/* Returns true if an operand's element is at the address of the result's element that is computed from it. */
+static bool is_in_place(const operand *o, const lm_tensor *t, const lm_tensor *out) {
+  return o->way == LINEAR && t->data == out->data && t->dtype == out->dtype;
+}
+
+static bool product_reads(const lm_chain *c, const lm_storage *s) {
+  const lm_product_args *p = &c->product;
+  return c->made && (p->x->storage == s || p->other->storage == s || (p->input && p->input->storage == s));
+}
+
+/* Returns true if what is deferred has to run before a job writes its result, which has the memory of a tensor that is
+ * read. only_others: unless they read each element before the job writes it. */
+static bool is_read(const lm_chain *c, const lm_tensor *out, bool only_others) {
+  if (product_reads(c, out->storage) || link_of(c, out) >= 0) return true;
+  if (is_made(c, out) && !(only_others && c->made->data == out->data)) return true;
+  for (int i = 0; i < c->n; i++) {
+    for (int k = 0; k < c->link[i].nin; k++) {
+      const operand *o = &c->link[i].in[k];
+      if (o->t && o->t->storage == out->storage && !(only_others && is_in_place(o, o->t, out))) return true;
+    }
   }
   return false;
 }
@@ -105,11 +141,14 @@ static bool plan_operand(const lm_chain *c, const lm_pointwise *job, int i, oper
   o->index = link_of(c, t);
   o->t = NULL;
   o->way = FROM_LINK;
-  if (o->index >= 0) return has_layout_of(t, out) && t->data == c->link[o->index].out->data;
+  if (o->index >= 0)
+    return has_layout_of(t, out) && t->data == c->link[o->index].out->data && t->storage != out->storage;
   lm_dims_set(&o->dims, out->ndim, out->size, NULL, 2, stride, true);
   int last = o->dims.ndim - 1;
   int64_t step = last < 0 ? 0 : o->dims.stride[1][last];
   o->way = last > 0 ? STRIDED : step == 0 ? SCALAR : step == 1 ? LINEAR : STRIDED;
+  if (t->storage == out->storage && !is_in_place(o, t, out)) return false;
+  if (is_made(c, t) && !(o->way == LINEAR && t->data == c->made->data)) return false;
   return step == 0 || step == 1;
 }
 
@@ -142,12 +181,26 @@ bool lm_chain_put(const lm_pointwise *job, lm_dtype compute, bool may) {
   if (!c) return false;
   const lm_tensor *out = job->out;
   bool fits = may && out->numel > LM_TILE && lm_is_dense(out);
-  for (int i = 0; i < job->nin; i++) fits = fits && job->in[i]->storage != out->storage;
+  if (is_read(c, out, fits)) run_chain(c);
   if (fits && c->n > 0 && (c->n == LINKS || !has_layout_of(out, c->link[0].out))) run_chain(c);
+  if (fits && c->n == 0 && c->made && !(out->numel == c->made->numel && lm_is_contiguous(out))) run_chain(c);
   if (fits && add_chain_link(c, job, compute)) return true;
-  if (!reads(c, job)) return false;
+  if (!reads(c, job) && !is_read(c, out, false)) return false;
   run_chain(c);
   return fits && add_chain_link(c, job, compute);
+}
+
+bool lm_chain_put_product(const lm_product_args *p, lm_tensor *y, lm_chain_product *run) {
+  lm_chain *c = deferring;
+  if (!c || c->n > 0 || c->made || y->ndim != 2 || y->numel <= LM_TILE || (y->dtype != LM_F32 && y->dtype != LM_F64))
+    return false;
+  c->product = *p;
+  c->run_product = run;
+  lm_retain(p->x);
+  lm_retain(p->other);
+  if (p->input) lm_retain(p->input);
+  c->made = lm_retain(y);
+  return true;
 }
 
 /* ---- computing */
@@ -240,9 +293,7 @@ static void run_link(const lm_chain *c, const link *l, int64_t first, int n, til
   if (l->wanted && value != to) lm_nontemporal_copy_if_large(l->streams, to, value, (size_t)n * bytes);
 }
 
-static void run_share(void *ctx, int64_t from, int64_t to) {
-  const lm_chain *c = ctx;
-  LM_LARGE(tiles, b, 1);
+static void load_scalars(const lm_chain *c, tiles *b) {
   for (int i = 0; i < c->n; i++) {
     for (int k = 0; k < c->link[i].nin; k++) {
       const link *l = &c->link[i];
@@ -251,25 +302,75 @@ static void run_share(void *ctx, int64_t from, int64_t to) {
       }
     }
   }
-  for (int64_t tile = from; tile < to; tile++) {
-    int64_t first = tile * c->tile;
-    int n = c->numel - first < c->tile ? (int)(c->numel - first) : c->tile;
+}
+
+static void run_elements(const lm_chain *c, int64_t from, int64_t to, tiles *b) {
+  for (int64_t first = from; first < to; first += c->tile) {
+    int n = to - first < c->tile ? (int)(to - first) : c->tile;
     for (int i = 0; i < c->n; i++) {
       if (c->link[i].used) run_link(c, &c->link[i], first, n, b);
     }
   }
+}
+
+static void run_share(void *ctx, int64_t from, int64_t to) {
+  const lm_chain *c = ctx;
+  LM_LARGE(tiles, b, 1);
+  load_scalars(c, b);
+  run_elements(c, from * c->tile, lm_min(to * c->tile, c->numel), b);
   lm_nontemporal_fence();
 }
 
+/* Runs the links on a block of the product's result. */
+static void run_block(const void *ctx, int64_t row, int64_t rows, int64_t column, int64_t columns) {
+  const lm_chain *c = ctx;
+  const int64_t width = c->made->size[1], runs = columns == width ? 1 : rows;
+  const int64_t length = columns == width ? rows * width : columns;
+  LM_LARGE(tiles, b, 1);
+  load_scalars(c, b);
+  for (int64_t r = 0; r < runs; r++) {
+    const int64_t from = (row + r) * width + column;
+    run_elements(c, from, from + length, b);
+  }
+  lm_nontemporal_fence();
+}
+
+/* Runs the product, and the links on its blocks; false if these remain to be run. */
+static bool run_by_blocks(lm_chain *c, bool has_links) {
+  bool finished = false;
+  if (!c->made) return false;
+  lm_chain *before = deferring;
+  deferring = NULL;
+  c->status = c->run_product(&c->product, c->made, has_links ? run_block : NULL, c, &finished);
+  deferring = before;
+  return finished || c->status != LM_OK;
+}
+
+static void release_product(lm_chain *c) {
+  if (!c->made) return;
+  lm_release(c->product.x);
+  lm_release(c->product.other);
+  lm_release(c->product.input);
+  lm_release(lm_tensor_take(&c->made));
+}
+
+/* Returns true if a link writes over memory that is read, and in the caches then. */
+static bool is_over_operand(const lm_chain *c, const link *l) {
+  for (int k = 0; k < l->nin; k++) {
+    if (l->in[k].t && l->in[k].t->storage == l->out->storage) return true;
+  }
+  return is_made(c, l->out);
+}
+
 static void run_chain(lm_chain *c) {
-  if (c->n == 0) return;
+  if (c->n == 0 && !c->made) return;
   plan_links(c);
   int used = 0;
   size_t widest = 1;
   for (int i = 0; i < c->n; i++) {
     link *l = &c->link[i];
     used += l->used;
-    l->streams = l->wanted && lm_use_nontemporal(lm_nbytes(l->out));
+    l->streams = l->wanted && lm_use_nontemporal(lm_nbytes(l->out)) && !is_over_operand(c, l);
     l->direct = l->wanted && !l->streams;
     size_t value = lm_dtype_size(l->out->dtype), num = lm_dtype_size(l->compute), wider = value > num ? value : num;
     if (wider > widest) widest = wider;
@@ -277,10 +378,11 @@ static void run_chain(lm_chain *c) {
   c->tile = LM_TILE_BYTES / (int)widest;
   /* An op alone takes about 1 ns for an element from memory; from the cache it takes a fraction of that. */
   double work = (double)c->numel * (1 + used / 4.0);
-  if (used > 0) lm_parallel(lm_ceil_div(c->numel, c->tile), work, 0, run_share, c);
+  if (!run_by_blocks(c, used > 0) && used > 0) lm_parallel(lm_ceil_div(c->numel, c->tile), work, 0, run_share, c);
   for (int i = 0; i < c->n; i++) {
     for (int k = 0; k < c->link[i].nin; k++) lm_release(c->link[i].in[k].t);
     lm_release(c->link[i].out);
   }
+  release_product(c);
   c->n = c->nscalars = 0;
 }

@@ -61,14 +61,12 @@ LM_OBJECT_METHOD(compiled, state, "state", (compiled, compiled)) {
 LM_OBJECT_METHOD(compiled, steps, "steps", (compiled, compiled), (int, i)) {
   const int n = lm_compiled_nsteps(compiled, (int)i - 1);
   if (n == 0) return 0;
-  bool continues = false;
   lua_createtable(L, n, 0);
   for (int k = 0; k < n; k++) {
-    bool is_chained;
-    const char *name = lm_compiled_step_name(compiled, (int)i - 1, k, &is_chained);
-    lua_pushfstring(L, "%s%s", is_chained && continues ? "+" : "", name);
+    bool joins;
+    const char *name = lm_compiled_step_name(compiled, (int)i - 1, k, &joins);
+    lua_pushfstring(L, "%s%s", joins ? "+" : "", name);
     lua_rawseti(L, -2, k + 1);
-    continues = is_chained;
   }
   return 1;
 }

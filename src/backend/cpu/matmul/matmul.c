@@ -1,15 +1,20 @@
 /* Multiplies tensors of any strides (mm, bmm, addmm, linear), as matrices that lm_cpu_gemm takes. */
 #include <math.h>
 
+#include "backend/cpu/chain.h"
 #include "backend/cpu/cpu.h"
 #include "backend/cpu/epilogue.h"
 #include "backend/cpu/matmul/gemm.h"
 #include "backend/cpu/onednn/onednn.h"
 #include "base/message.h"
+#include "op/input_layout.h"
 #include "op/matmul_call.h"
 #include "op_args_products.h"
+#include "op_args_reductions.h"
 
-static lm_status multiply_in_dtype(const lm_product_args *p, lm_dtype dtype, lm_tensor *y, bool *done_) {
+/* finish, finish_ctx, finished: of the job (gemm.h). */
+static lm_status multiply_in_dtype(const lm_product_args *p, lm_dtype dtype, lm_tensor *y, lm_chain_block *finish,
+                                   const void *finish_ctx, bool *finished, bool *done_) {
   lm_status status;
   lm_matrix a = {0}, b = {0};
   lm_tensor *sum = NULL, *spread = NULL;
@@ -40,6 +45,7 @@ static lm_status multiply_in_dtype(const lm_product_args *p, lm_dtype dtype, lm_
   job.batch = y->ndim == 3 ? y->size[0] : 1;
   job.step_c = n * m;
   job.bias = bias;
+  if (finish && sum == y) job.finish = finish, job.finish_ctx = finish_ctx, job.finished = finished;
   *done_ = true;
   if (by_gemm)
     TRY(lm_cpu_gemm(&job));
@@ -56,16 +62,36 @@ done:
   return status;
 }
 
-lm_status lm_cpu_product(const lm_product_args *p, lm_tensor *const *out) {
-  lm_tensor *y = out[0];
+static lm_status multiply_by_blocks(const lm_product_args *p, lm_tensor *y, lm_chain_block *finish, const void *ctx,
+                                    bool *finished) {
   bool done_ = false;
   lm_dtype dtype = y->dtype;
   const int64_t terms = p->x->size[p->x->ndim - 1];
   bool few = lm_cpu_gemm_takes_rows(dtype, y->size[y->ndim - 2], y->size[y->ndim - 1], terms);
   /* oneDNN multiplies by an alpha of 0, which makes NaN of infinities; BLAS ignores them. */
   bool dnn = p->alpha != 0 && terms > 0 && lm_dnn_has_bf16();
-  if (few || (dtype == LM_BF16 && (dnn || lm_cpu_gemm_has_bf16()))) NEED(multiply_in_dtype(p, dtype, y, &done_));
-  return done_ ? LM_OK : multiply_in_dtype(p, lm_dtype_is_half(dtype) ? LM_F32 : dtype, y, &done_);
+  if (few || (dtype == LM_BF16 && (dnn || lm_cpu_gemm_has_bf16())))
+    NEED(multiply_in_dtype(p, dtype, y, finish, ctx, finished, &done_));
+  if (done_) return LM_OK;
+  return multiply_in_dtype(p, lm_dtype_is_half(dtype) ? LM_F32 : dtype, y, finish, ctx, finished, &done_);
+}
+
+lm_status lm_cpu_product(const lm_product_args *p, lm_tensor *const *out) {
+  const bool defers = atomic_load_explicit(&lm_chains, memory_order_relaxed) > 0;
+  if (__builtin_expect(defers, 0) && lm_chain_put_product(p, out[0], multiply_by_blocks)) return LM_OK;
+  return multiply_by_blocks(p, out[0], NULL, NULL, NULL);
+}
+
+lm_status lm_cpu_mm_with_sums(const lm_mm_with_sums_args *a, lm_tensor *const *out) {
+  LM_OWNED *x = NULL, *other = NULL;
+  NEED(lm_to_dtype(a->x, out[0]->dtype, &x));
+  NEED(lm_to_dtype(a->other, out[0]->dtype, &other));
+  NEED(lm_cpu_product(&(lm_product_args){.x = x, .other = other, .alpha = 1}, out));
+  LM_OWNED *sums = NULL;
+  const lm_reduce_args reduced = {
+      .x = a->of_other ? other : x, .dim = {1, {!a->of_other}}, .statistic = LM_STATISTIC_SUM};
+  NEED(lm_product_sums(a->of_other, out[1], &sums));
+  return lm_cpu_reduce(&reduced, &sums);
 }
 
 lm_status lm_cpu_linear_with_epilogue(const lm_linear_with_epilogue_args *a, lm_tensor *const *out) {

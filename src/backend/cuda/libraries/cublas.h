@@ -14,6 +14,8 @@ typedef struct lm_cuda_gemm_job {
   lm_cuda_gemm_shape shape;
   lm_device device;
   const void *a, *b, *bias; /* bias: [n], aligned to LM_CUDA_ALIGN, or NULL */
+  void *sums;               /* gets the sums of a's rows, [m], in dtype_y; or NULL. Not with a bias */
+  bool sums_b;              /* true for the sums of b's columns, [n], instead */
   void *y;
   double alpha, beta;
 } lm_cuda_gemm_job;

@@ -1,0 +1,57 @@
+/* Declares the passes over a segment's steps, in their order, and what they ask of steps. They keep the
+ * order of parts (lm_segment_part_end), and the bits. */
+#pragma once
+
+#include "op_entries.h"
+#include "plan/segment.h"
+
+/* Makes elementwise steps that write in place to memory of the segment steps with results of their own. */
+lm_status lm_segment_out_of_place(lm_segment *g);
+/* Moves elementwise steps to those whose values they read. */
+void lm_segment_order(lm_segment *g);
+/* Finds rows: elementwise steps, and a product before them, that are computed together. */
+void lm_segment_find_rows(lm_segment *g);
+/* Finds steps whose results can take the memory of a value that they are the last to read. */
+void lm_segment_overwrite(lm_segment *g);
+
+/* ---- on a GPU: they may change roundings, so that a segment that is exact has none of them */
+/* Makes ops of halves write float32 where only a conversion reads their results. */
+void lm_segment_widen_results(lm_segment *g);
+/* Makes sums over the rows of a gradient a result of the product that reads it. */
+lm_status lm_segment_join_sums(lm_segment *g);
+
+static inline bool lm_step_is_elementwise(const lm_segment_step *s) {
+  return s->op < 0 || (lm_ops[s->op].kind == LM_POINTWISE && s->form != LM_RUN_IN_PLACE);
+}
+
+static inline bool lm_step_is_view(const lm_segment_step *s) { return s->op >= 0 && lm_ops[s->op].kind == LM_VIEW; }
+
+/* Returns true for a product of two matrices. */
+static inline bool lm_step_is_product(const lm_segment_step *s) {
+  return s->op == LM_OP_linear || s->op == LM_OP_mm || s->op == LM_OP_addmm;
+}
+
+/* Returns true if a step writes to its k-th tensor. */
+static inline bool lm_step_writes(const lm_segment_step *s, int k) {
+  if (s->op < 0) return false;
+  const lm_op *op = &lm_ops[s->op];
+  return (k == 0 && (s->form == LM_RUN_IN_PLACE || op->kind == LM_WRITE)) || (k < op->ntensor && op->writes >> k & 1);
+}
+
+/* Returns the buffer of a step's value; -1 for NULL and numbers. */
+static inline int lm_buffer_of(const lm_segment *g, int value) { return value < 0 ? -1 : g->value[value].buffer; }
+
+static inline bool lm_step_reads(const lm_segment *g, const lm_segment_step *s, int buffer) {
+  for (int k = 0; k < s->nin; k++)
+    if (lm_buffer_of(g, s->in[k]) == buffer) return true;
+  return false;
+}
+
+/* Returns true if a step makes the buffer, or writes to it. */
+static inline bool lm_step_changes(const lm_segment *g, const lm_segment_step *s, int buffer) {
+  for (int k = 0; k < s->nout; k++)
+    if (lm_buffer_of(g, s->out[k]) == buffer) return true;
+  for (int k = 0; k < s->nin; k++)
+    if (lm_step_writes(s, k) && lm_buffer_of(g, s->in[k]) == buffer) return true;
+  return false;
+}
