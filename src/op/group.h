@@ -13,6 +13,7 @@ typedef enum lm_group_kind {
   LM_GROUP_EACH,      /* an elementwise kernel */
   LM_GROUP_CONVERTED, /* its input in another dtype */
   LM_GROUP_NUMBER,    /* number[0] */
+  LM_GROUP_KEPT,      /* true with probability 1 - number[0], as dropout draws it; stored */
   LM_GROUP_SUM,       /* over a row's elements */
   LM_GROUP_MAX,
   LM_GROUP_SUM_OF_ROWS /* over rows, for each position in a row; only stored */

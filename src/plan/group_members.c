@@ -52,6 +52,7 @@ static int64_t columns_of(const lm_segment *g, const lm_segment_step *s, bool *o
 }
 
 static bool is_each(const lm_segment_step *s) {
+  if (s->op == LM_OP_dropout) return s->nout > 1 && s->out[1] >= 0;
   return s->op < 0 || s->op == LM_OP_to_copy || s->op == LM_OP_clone || lm_ops[s->op].kind == LM_POINTWISE;
 }
 
@@ -286,6 +287,16 @@ static void write_kernel(writer *w, const lm_segment_step *s) {
   result(w, s, 0, m.compute, add_member(w, m));
 }
 
+static void write_dropout(writer *w, const lm_segment_step *s, lm_dtype num) {
+  const double p = ((lm_dropout_args *)s->args)->p;
+  const int kept =
+      add_member(w, (lm_group_member){.kind = LM_GROUP_KEPT, .compute = num, .dtype = LM_BOOL, .number = {p}});
+  const int scaled = each2(w, LM_OP_mul, num, read_value(w, s->in[0]), number(w, num, p < 1 ? 1 / (1 - p) : 0));
+  const lm_group_member y = {LM_GROUP_EACH, LM_OP_where, num, num, 3, {kept, scaled, number(w, num, 0)}, {0}};
+  result(w, s, 1, num, kept);
+  result(w, s, 0, num, add_member(w, y));
+}
+
 static void write_softmax(writer *w, const lm_segment_step *s, lm_dtype num) {
   const int x = read_value(w, s->in[0]);
   const int above = each2(w, LM_OP_sub, num, x, reduction(w, LM_GROUP_MAX, num, num, x));
@@ -367,6 +378,7 @@ static void write_step(writer *w, const lm_segment_step *s) {
   switch (s->op) {
     case LM_OP_to_copy:
     case LM_OP_clone: result(w, s, 0, num, converted(w, num, to, read_value(w, s->in[0]))); break;
+    case LM_OP_dropout: write_dropout(w, s, num); break;
     case LM_OP_sum:
     case LM_OP_mean: write_sum(w, s, num); break;
     case LM_OP_softmax:
@@ -393,7 +405,9 @@ lm_status lm_group_write(const lm_segment *g, int n, const int *step, const lm_g
     if (!w.failed) write_step(&w, &g->step[step[i]]);
   }
   for (int i = 0; i < w.nlinks && !w.failed; i++) {
-    if (!stores[g->value[w.link[i].value].buffer] || is_overwritten(&w, i)) continue;
+    const bool is_stored =
+        stores[g->value[w.link[i].value].buffer] || out->group.member[w.link[i].member].kind == LM_GROUP_KEPT;
+    if (!is_stored || is_overwritten(&w, i)) continue;
     add_operand(&w, w.link[i].value, w.link[i].member, w.link[i].stride);
     nresults++;
   }

@@ -84,6 +84,16 @@ return function(t)
       y:backward(r)
       return y
     end)
+  for _, columns in ipairs {32, 41} do
+    case("dropout of " .. columns, function()
+      return {leaf({6, columns}, t), rand({6, columns}, t), leaf({columns}, t), leaf({columns}, t)}
+    end, function(x, r, w, b)
+      local h = F.dropout(x * 2, 0.3) + r
+      local y = F.layer_norm(h, {columns}, w, b)
+      F.dropout(y, 0.5):backward(r)
+      return y
+    end)
+  end
   case("rows of a block", function() return {rand({3, 5000}, t), rand({5000}, t)} end,
     function(x, b) return F.softmax(x * 2 + b, -1) + 1 end)
   case("rows that are read again", function() return {rand({2, 50001}, t), rand({50001}, t)} end,

@@ -6,6 +6,8 @@
 #include "base/mem.h"
 #include "base/message.h"
 #include "convert.h"
+#include "fill.h"
+#include "tensor/generator.h"
 
 typedef struct prepared {
   const lm_cuda_code *code;
@@ -35,7 +37,8 @@ static void put_numbers(lm_bytes *b, const lm_group_member *m) {
 }
 
 /* Appends the kernels' parameter (group_text.h). */
-static lm_status put_parameters(lm_bytes *b, const lm_group *g, lm_tensor *const *operand, const void *scratch) {
+static lm_status put_parameters(lm_bytes *b, const lm_group *g, lm_tensor *const *operand, const void *scratch,
+                                lm_device device, int64_t elements) {
   for (int k = 0; k < g->noperands; k++) {
     uint64_t word = (uint64_t)(uintptr_t)operand[k]->data;
     if (g->operand[k].is_number) memcpy(&word, operand[k]->data, lm_dtype_size(operand[k]->dtype));
@@ -44,6 +47,11 @@ static lm_status put_parameters(lm_bytes *b, const lm_group *g, lm_tensor *const
   lm_put_u64(b, (uint64_t)(uintptr_t)scratch);
   for (int i = 0; i < g->nmembers; i++)
     if (lm_group_numbers(&g->member[i]) > 0) put_numbers(b, &g->member[i]);
+  for (int i = 0; i < g->nmembers; i++) {
+    if (g->member[i].kind != LM_GROUP_KEPT) continue;
+    const lm_draw draw = lm_generator_take(NULL, device, ((uint64_t)elements + 3) / 4);
+    lm_put(b, &(lm_blocks_drawn){draw.seed, draw.offset, lm_generator_extra()}, sizeof(lm_blocks_drawn));
+  }
   return b->failed ? LM_E_OOM : LM_OK;
 }
 
@@ -61,7 +69,7 @@ lm_status lm_cuda_group_run(const lm_group *g, lm_tensor *const *operand) {
   }
   NEED(lm_cuda_enter(device, &stream));
   NEED(lm_cuda_scratch(device, l->partial_bytes, &scratch));
-  NEED(put_parameters(&parameters, g, operand, scratch.p));
+  NEED(put_parameters(&parameters, g, operand, scratch.p, device, l->rows * l->columns));
   NEED(lm_cuda_launch_code(p->code, "lm_group", l->tiles * l->blocks, l->threads, parameters.data, parameters.n,
                            stream));
   if (l->nsums == 0) return LM_OK;

@@ -5,6 +5,7 @@
  * again in each phase instead. Without reductions of rows, a block has a tile of a row. */
 #include "backend/cuda/group_text.h"
 
+#include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 
@@ -83,6 +84,7 @@ static void describe_values(writer *w) {
       w->is_each[i] = w->is_each[i] || (m->in[n] < 0 ? w->by_column[~m->in[n]] : w->is_each[m->in[n]]);
       if (m->in[n] >= 0 && w->ready[m->in[n]] > w->ready[i]) w->ready[i] = w->ready[m->in[n]];
     }
+    if (m->kind == LM_GROUP_KEPT) w->is_each[i] = true;
     if (m->kind == LM_GROUP_SUM || m->kind == LM_GROUP_MAX) {
       w->is_each[i] = false;
       w->ready[i]++;
@@ -178,7 +180,7 @@ static lm_status plan_launch(writer *w, int processors) {
 /* ---- values */
 
 /* Writes the offset of an element of operand k by its index over dims from `from` to `to`. */
-static void put_offset(writer *w, int k, const char *index, int from, int to) {
+static void print_offset(writer *w, int k, const char *index, int from, int to) {
   const lm_group *g = w->g;
   int64_t divisor = 1;
   bool any = false;
@@ -194,30 +196,72 @@ static void put_offset(writer *w, int k, const char *index, int from, int to) {
   if (!any) print(w, "0u");
 }
 
-static void put_columns_offset(writer *w, int k, const char *index) { put_offset(w, k, index, w->g->nrow, w->g->ndim); }
+static void print_columns_offset(writer *w, int k, const char *index) {
+  print_offset(w, k, index, w->g->nrow, w->g->ndim);
+}
 
 /* Writes the address of operand k's row. */
-static void put_address(writer *w, int k) {
+static void print_address(writer *w, int k) {
   const lm_group_operand *o = &w->g->operand[k];
   print(w, "((%s%s *)a.p%d + r%d)", o->member < 0 ? "const " : "", stored(o->dtype), k, k);
 }
 
-static void put_value(writer *w, int ref, lm_dtype compute) {
+static void print_value(writer *w, int ref, lm_dtype compute) {
   print(w, "lm_get<%s>(%c%d)", number_type(compute), ref < 0 ? 'x' : 'v', ref < 0 ? ~ref : ref);
 }
 
+/* Returns the operand that gets a member's values; -1: none. */
+static int result_of(const lm_group *g, int i) {
+  int k = g->noperands - 1;
+  while (k >= 0 && g->operand[k].member != i) k--;
+  return k;
+}
+
+/* Writes the index in memory of element c + j of what a member draws. */
+static void print_drawn_index(writer *w, int i, const char *column) {
+  const int k = result_of(w->g, i);
+  print(w, "(int64_t)(r%d + ", k);
+  print_columns_offset(w, k, column);
+  print(w, ")");
+}
+
+/* Writes the blocks of random bits of a pack, if it has complete blocks. */
+static bool draws_packs(const writer *w, int i) { return w->l->pack % 4 == 0 && w->l->is_packed[result_of(w->g, i)]; }
+static void print_drawn_blocks(writer *w, int i) {
+  if (w->g->member[i].kind != LM_GROUP_KEPT || !w->needed[i] || !draws_packs(w, i)) return;
+  print(w, "lm_philox_block b%d[V / 4];\nLM_UNROLL\nfor (int q = 0; q < V / 4; q++) b%d[q] = lm_block_of(&a.d%d, ", i,
+        i, i);
+  print_drawn_index(w, i, "c");
+  print(w, " / 4 + q);\n");
+}
+
+static void print_kept(writer *w, int i) {
+  const unsigned threshold = (unsigned)ceil(w->g->member[i].number[0] * 0x1p24);
+  if (draws_packs(w, i)) {
+    print(w, "const lm_bool v%d = {(uint8_t)(b%d[j / 4].word[j %% 4] >> 8 >= %uu)};\n", i, i, threshold);
+    return;
+  }
+  print(w, "const lm_bool v%d = {(uint8_t)(lm_drawn_word(&a.d%d, ", i, i);
+  print_drawn_index(w, i, "c + j");
+  print(w, ") >> 8 >= %uu)};\n", threshold);
+}
+
 /* Writes the definition of a member that reduces nothing. */
-static void put_member(writer *w, int i) {
+static void print_member(writer *w, int i) {
   const lm_group_member *m = &w->g->member[i];
   const char *num = number_type(m->compute), *type = stored(m->dtype);
+  if (m->kind == LM_GROUP_KEPT) {
+    print_kept(w, i);
+    return;
+  }
   print(w, "const %s v%d = lm_put<%s>(", type, i, type);
   if (m->kind == LM_GROUP_NUMBER) print(w, "(%s)%a", num, m->number[0]);
-  if (m->kind == LM_GROUP_CONVERTED) put_value(w, m->in[0], m->compute);
+  if (m->kind == LM_GROUP_CONVERTED) print_value(w, m->in[0], m->compute);
   if (m->kind == LM_GROUP_EACH) {
     print(w, "lm_row_%s<%s>::of(lm_inputs<%s, %d>{", lm_cuda_row_name(m->kernel), num, num, m->nin);
     for (int n = 0; n < m->nin; n++) {
       if (n > 0) print(w, ", ");
-      put_value(w, m->in[n], m->compute);
+      print_value(w, m->in[n], m->compute);
     }
     if (lm_group_numbers(m) > 0)
       print(w, "}.of, a.n%d)", i);
@@ -267,20 +311,21 @@ static bool begin_phase(writer *w, int phase) {
   return any;
 }
 
-static void put_accumulation(writer *w, int i) {
+static void print_accumulation(writer *w, int i) {
   const lm_group_member *m = &w->g->member[i];
   const char *of = m->kind == LM_GROUP_SUM_OF_ROWS ? "[k * V + j]" : "";
   if (m->kind == LM_GROUP_MAX)
     print(w, "s%d = lm_max_of()(s%d, ", i, i);
   else
     print(w, "s%d%s += (", i, of);
-  put_value(w, m->in[0], m->compute);
+  print_value(w, m->in[0], m->compute);
   print(w, ");\n");
 }
 
 /* Writes the body of the loop over a thread's elements j of a pack. */
-static void put_elements(writer *w, int phase) {
+static void print_elements(writer *w, int phase) {
   const lm_group *g = w->g;
+  for (int i = 0; i < g->nmembers; i++) print_drawn_blocks(w, i);
   print(w, "LM_UNROLL\nfor (int j = 0; j < V; j++) {\n");
   for (int k = 0; k < g->noperands; k++) {
     if (!w->read[k] || g->operand[k].member >= 0) continue;
@@ -288,32 +333,32 @@ static void put_elements(writer *w, int phase) {
     if (w->l->held > 0 || w->l->is_packed[k]) {
       print(w, w->l->held > 0 ? "p%d[k].v[j];\n" : "p%d.v[j];\n", k);
     } else {
-      put_address(w, k);
+      print_address(w, k);
       print(w, "[");
-      put_columns_offset(w, k, "c + j");
+      print_columns_offset(w, k, "c + j");
       print(w, "];\n");
     }
   }
   for (int i = 0; i < g->nmembers; i++)
-    if (w->needed[i] && !lm_group_is_reduction(g->member[i].kind)) put_member(w, i);
+    if (w->needed[i] && !lm_group_is_reduction(g->member[i].kind)) print_member(w, i);
   for (int i = 0; i < g->nmembers; i++)
-    if (reduces_in(w, i, phase)) put_accumulation(w, i);
+    if (reduces_in(w, i, phase)) print_accumulation(w, i);
   for (int k = 0; k < g->noperands && phase == w->phases; k++) {
     if (!is_stored_each(w, k)) continue;
     if (w->l->is_packed[k]) {
       print(w, "q%d.v[j] = v%d;\n", k, g->operand[k].member);
       continue;
     }
-    put_address(w, k);
+    print_address(w, k);
     print(w, "[");
-    put_columns_offset(w, k, "c + j");
+    print_columns_offset(w, k, "c + j");
     print(w, "] = v%d;\n", g->operand[k].member);
   }
   print(w, "}\n");
 }
 
 /* Writes the loop over a thread's packs in a phase. */
-static void put_phase(writer *w, int phase) {
+static void print_phase(writer *w, int phase) {
   const lm_group *g = w->g;
   print(w, w->l->held > 0 ? "LM_UNROLL\nfor (int k = 0; k < K; k++) {\nconst uint32_t c = begin + k * (T * V);\n"
                             "if (c < C) {\n"
@@ -321,65 +366,59 @@ static void put_phase(writer *w, int phase) {
   for (int k = 0; k < g->noperands; k++) {
     if (w->read[k] && w->l->held == 0 && w->l->is_packed[k] && g->operand[k].member < 0) {
       print(w, "const lm_pack<%s, V> p%d = lm_load<V>(", stored(g->operand[k].dtype), k);
-      put_address(w, k);
+      print_address(w, k);
       print(w, " + ");
-      put_columns_offset(w, k, "c");
+      print_columns_offset(w, k, "c");
       print(w, ");\n");
     }
     if (phase == w->phases && is_stored_each(w, k) && w->l->is_packed[k])
       print(w, "lm_pack<%s, V> q%d;\n", stored(g->operand[k].dtype), k);
   }
-  put_elements(w, phase);
+  print_elements(w, phase);
   for (int k = 0; k < g->noperands && phase == w->phases; k++) {
     if (!is_stored_each(w, k) || !w->l->is_packed[k]) continue;
     print(w, "lm_store<V>(");
-    put_address(w, k);
+    print_address(w, k);
     print(w, " + ");
-    put_columns_offset(w, k, "c");
+    print_columns_offset(w, k, "c");
     print(w, ", q%d);\n", k);
   }
   print(w, "}\n}\n");
 }
 
+static bool is_held(const writer *w, int k, bool by_row) {
+  return w->g->operand[k].member < 0 && w->by_column[k] && w->by_row[k] == by_row;
+}
+
 /* Writes loads of the held packs of operands that differ by row, or of those that do not. */
-static void put_held(writer *w, bool by_row) {
+static void print_held(writer *w, bool by_row) {
   const lm_group *g = w->g;
-  for (int pass = 0; pass < 2; pass++) {
-    bool any = false;
-    for (int k = 0; k < g->noperands; k++) {
-      const char *type = stored(g->operand[k].dtype);
-      const bool is_packed = w->l->is_packed[k];
-      if (g->operand[k].member >= 0 || !w->by_column[k] || w->by_row[k] != by_row) continue;
-      if (pass == 0) {
-        if (is_packed) print(w, "lm_words<%s, V> w%d[K];\n", type, k);
-        print(w, "lm_pack<%s, V> p%d[K];\n", type, k);
-        continue;
-      }
-      if (!any)
-        print(w, "LM_UNROLL\nfor (int k = 0; k < K; k++) {\nconst uint32_t c = begin + k * (T * V);\nif (c < C) {\n");
-      any = true;
-      if (!is_packed) print(w, "LM_UNROLL\nfor (int j = 0; j < V; j++) p%d[k].v[j] = ", k);
-      if (is_packed) print(w, "w%d[k] = lm_load_words<V>(", k);
-      put_address(w, k);
-      print(w, is_packed ? " + " : "[");
-      put_columns_offset(w, k, is_packed ? "c" : "c + j");
-      print(w, is_packed ? ");\n" : "];\n");
-    }
-    if (any) print(w, "}\n}\n");
-  }
   bool any = false;
   for (int k = 0; k < g->noperands; k++) {
-    if (g->operand[k].member >= 0 || !w->by_column[k] || w->by_row[k] != by_row || !w->l->is_packed[k]) continue;
-    if (!any) print(w, "LM_UNROLL\nfor (int k = 0; k < K; k++) {\n");
-    any = true;
-    print(w, "p%d[k] = lm_unpack(w%d[k]);\n", k, k);
+    const char *type = stored(g->operand[k].dtype);
+    if (is_held(w, k, by_row)) print(w, "lm_words<%s, V> w%d[K];\nlm_pack<%s, V> p%d[K];\n", type, k, type, k);
+    any = any || is_held(w, k, by_row);
   }
-  if (any) print(w, "}\n");
+  if (!any) return;
+  print(w, "LM_UNROLL\nfor (int k = 0; k < K; k++) {\nconst uint32_t c = begin + k * (T * V);\nif (c < C) {\n");
+  for (int k = 0; k < g->noperands; k++) {
+    const bool is_packed = w->l->is_packed[k];
+    if (!is_held(w, k, by_row)) continue;
+    print(w, is_packed ? "w%d[k] = lm_load_words<V>(" : "LM_UNROLL\nfor (int j = 0; j < V; j++) p%d[k].v[j] = ", k);
+    print_address(w, k);
+    print(w, is_packed ? " + " : "[");
+    print_columns_offset(w, k, is_packed ? "c" : "c + j");
+    print(w, is_packed ? ");\n" : "];\n");
+  }
+  print(w, "}\n}\nLM_UNROLL\nfor (int k = 0; k < K; k++) {\n");
+  for (int k = 0; k < g->noperands; k++)
+    if (is_held(w, k, by_row) && w->l->is_packed[k]) print(w, "p%d[k] = lm_unpack(w%d[k]);\n", k, k);
+  print(w, "}\n");
 }
 
 /* ---- the kernel */
 
-static void put_parameters(writer *w) {
+static void print_parameters(writer *w) {
   const lm_group *g = w->g;
   print(w, "struct lm_group_parameters {\n");
   for (int k = 0; k < g->noperands; k++) {
@@ -391,33 +430,35 @@ static void put_parameters(writer *w) {
   print(w, "char *scratch;\n");
   for (int i = 0; i < g->nmembers; i++)
     if (lm_group_numbers(&g->member[i]) > 0) print(w, "lm_numbers<%s> n%d;\n", number_type(g->member[i].compute), i);
+  for (int i = 0; i < g->nmembers; i++)
+    if (g->member[i].kind == LM_GROUP_KEPT) print(w, "lm_blocks_drawn d%d;\n", i);
   print(w, "};\n");
 }
 
 /* Writes members that are the same within a row, after `ready` phases. */
-static void put_row_members(writer *w, int ready) {
+static void print_row_members(writer *w, int ready) {
   for (int i = 0; i < w->g->nmembers; i++)
-    if (!w->is_each[i] && w->ready[i] == ready && !lm_group_is_reduction(w->g->member[i].kind)) put_member(w, i);
+    if (!w->is_each[i] && w->ready[i] == ready && !lm_group_is_reduction(w->g->member[i].kind)) print_member(w, i);
 }
 
-static void put_begin_of_row(writer *w) {
+static void print_begin_of_row(writer *w) {
   const lm_group *g = w->g;
   for (int k = 0; k < g->noperands; k++) {
     const lm_group_operand *o = &g->operand[k];
     if (o->is_number || !w->by_row[k]) continue;
     print(w, "const %s r%d = ", w->is_wide[k] ? "int64_t" : "uint32_t", k);
-    put_offset(w, k, "row", 0, g->nrow);
+    print_offset(w, k, "row", 0, g->nrow);
     print(w, ";\n");
     if (o->member >= 0 || w->by_column[k]) continue;
     print(w, "const %s x%d = *", stored(o->dtype), k);
-    put_address(w, k);
+    print_address(w, k);
     print(w, ";\n");
   }
-  put_row_members(w, 0);
-  if (w->l->held > 0) put_held(w, true);
+  print_row_members(w, 0);
+  if (w->l->held > 0) print_held(w, true);
 }
 
-static void put_reductions(writer *w, int phase) {
+static void print_reductions(writer *w, int phase) {
   for (int i = 0; i < w->g->nmembers; i++) {
     const lm_group_member *m = &w->g->member[i];
     if (m->kind == LM_GROUP_SUM_OF_ROWS || !reduces_in(w, i, phase)) continue;
@@ -430,9 +471,9 @@ static void put_reductions(writer *w, int phase) {
   }
 }
 
-static void put_row(writer *w) {
+static void print_row(writer *w) {
   const lm_group *g = w->g;
-  put_begin_of_row(w);
+  print_begin_of_row(w);
   for (int phase = 0; phase <= w->phases; phase++) {
     for (int i = 0; i < g->nmembers; i++) {
       const lm_group_member *m = &g->member[i];
@@ -440,27 +481,27 @@ static void put_row(writer *w) {
       if (m->kind == LM_GROUP_SUM_OF_ROWS || !reduces_in(w, i, phase)) continue;
       print(w, m->kind == LM_GROUP_MAX ? "%s s%d = lm_lowest<%s>();\n" : "%s s%d = 0;\n", num, i, num);
     }
-    if (begin_phase(w, phase)) put_phase(w, phase);
-    put_reductions(w, phase);
-    if (phase < w->phases) put_row_members(w, phase + 1);
+    if (begin_phase(w, phase)) print_phase(w, phase);
+    print_reductions(w, phase);
+    if (phase < w->phases) print_row_members(w, phase + 1);
   }
   for (int k = 0; k < g->noperands; k++) {
     const lm_group_operand *o = &g->operand[k];
     if (o->member < 0 || w->by_column[k] || g->member[o->member].kind == LM_GROUP_SUM_OF_ROWS) continue;
     print(w, "if (begin == 0) *");
-    put_address(w, k);
+    print_address(w, k);
     print(w, " = v%d;\n", o->member);
   }
 }
 
-static void put_kernel(writer *w) {
+static void print_kernel(writer *w) {
   const lm_group *g = w->g;
   const lm_group_launch *l = w->l;
   int sum = 0;
   print(w, "enum { V = %d, T = %d, K = %d, R = %d };\n", l->pack, l->lanes, l->held, l->threads / l->lanes);
   print(w, "static const uint32_t C = %lldu, ROWS = %lldu, TILES = %lldu, PARTS = %lldu;\n", (long long)l->columns,
         (long long)l->rows, (long long)l->tiles, (long long)(l->blocks * (l->threads / l->lanes)));
-  put_parameters(w);
+  print_parameters(w);
   print(w, "extern \"C\" LM_KERNEL void __launch_bounds__(%d) lm_group(const lm_group_parameters a) {\n", l->threads);
   for (int c = 0; c < 3 && l->lanes > 32 && has_row_reduction(g); c++)
     print(w, "__shared__ %s shared_%s[LM_WARP];\n", number_type((lm_dtype[]){LM_F32, LM_F64, LM_I64}[c]),
@@ -480,10 +521,10 @@ static void put_kernel(writer *w) {
   for (int i = 0; i < g->nmembers; i++)
     if (g->member[i].kind == LM_GROUP_SUM_OF_ROWS)
       print(w, "%s s%d[K * V] = {};\n", number_type(g->member[i].compute), i);
-  if (l->held > 0) put_held(w, false);
+  if (l->held > 0) print_held(w, false);
   print(w,
         "for (uint32_t row = blockIdx.x / TILES * R + threadIdx.x / T; row < ROWS; row += gridDim.x / TILES * R) {\n");
-  put_row(w);
+  print_row(w);
   print(w, "}\n");
   for (int i = 0; i < g->nmembers; i++) {
     const char *num = number_type(g->member[i].compute);
@@ -498,7 +539,7 @@ static void put_kernel(writer *w) {
 }
 
 /* Writes the kernel that adds up partial sums of rows: a block for 32 columns. */
-static void put_finish(writer *w) {
+static void print_finish(writer *w) {
   const lm_group *g = w->g;
   int sum = 0;
   print(w,
@@ -518,7 +559,7 @@ static void put_finish(writer *w) {
     for (int k = 0; k < g->noperands; k++) {
       if (g->operand[k].member != i) continue;
       print(w, "((%s *)a.p%d)[", stored(g->operand[k].dtype), k);
-      put_columns_offset(w, k, "c");
+      print_columns_offset(w, k, "c");
       print(w, "] = lm_put<%s>(s);\n", stored(m->dtype));
     }
     print(w, "}\n}\n");
@@ -531,7 +572,7 @@ lm_status lm_group_text(const lm_group *g, int processors, lm_group_launch *l, l
   *l = (lm_group_launch){0};
   describe_values(&w);
   NEED(plan_launch(&w, processors));
-  put_kernel(&w);
-  if (l->nsums > 0) put_finish(&w);
+  print_kernel(&w);
+  if (l->nsums > 0) print_finish(&w);
   return out->failed ? LM_E_OOM : LM_OK;
 }

@@ -18,7 +18,8 @@ typedef struct lm_group_launch {
 } lm_group_launch;
 
 /* Appends the kernels' text: lm_group and, for sums of rows, lm_group_finish. Their parameter has a pointer or number
- * of 8 bytes for each operand, the scratch memory, and the numbers of each member whose kernel takes some. */
+ * of 8 bytes for each operand, the scratch memory, the numbers of each member whose kernel takes some, and the
+ * lm_blocks_drawn of each member that draws. */
 lm_status lm_group_text(const lm_group *g, int processors, lm_group_launch *l, lm_bytes *out);
 /* Returns the number of numbers that a member is passed with the launch. */
 int lm_group_numbers(const lm_group_member *m);
