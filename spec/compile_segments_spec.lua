@@ -1,5 +1,6 @@
 -- lm.compile of training steps on the CPU: what is recorded as segments, where they end, and what runs as it is. The
 -- bits of whole trainings are compared by compile_steps_spec.lua.
+local ffi = require "ffi"
 local lm = require "luminary"
 local core = require "luminary.core"
 local nn, F = lm.nn, lm.nn.functional
@@ -69,6 +70,22 @@ describe("lm.compile of a training step", function()
     end
     for at = 1, 9, 2 do
       assert.equal(step(data:narrow(1, at, 3)):item(), compiled:call(step, data:narrow(1, at, 3)):item())
+    end
+  end)
+
+  it("computes nothing where only dtypes, devices and shapes are asked for", function()
+    for _, dtype in ipairs {"bfloat16", "float32"} do
+      local norm = nn.BatchNorm1d(3):to(dtype)
+      local mean, computed = ffi.cast("char *", norm.running_mean:data_ptr()), 0
+      local step = lm.compile(function(x)
+        local before, out = ffi.string(mean, 6), norm(x):tanh() * 2
+        local about = {out:is_floating_point(), out.dtype, out.device, out.shape, out:dim(), out:numel(), #out,
+          out:stride(), out:is_contiguous(), out.ndim, out:size(1), out:element_size()}
+        if #about ~= 12 or ffi.string(mean, 6) ~= before then computed = computed + 1 end
+        out:square():sum():backward()
+      end)
+      for _ = 1, 4 do step(lm.randn(5, 3):to(dtype)) end
+      assert.equal(1, computed) -- the call that is recorded
     end
   end)
 

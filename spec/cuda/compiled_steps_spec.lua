@@ -4,16 +4,8 @@ local lm = require "luminary"
 local core = require "luminary.core"
 if not lm.cuda.is_available() then return end
 local equal = require "spec.support.steps.equal"
+local ranks = require "spec.support.ranks"
 local nn, F = lm.nn, lm.nn.functional
-
--- Returns f run by segments, and the state of these.
-local function by_segments(f)
-  local compiled = core.compiled(true)
-  local function called(...) return f(...) end
-  return function(...) return compiled:call(called, ...) end, setmetatable({}, {
-    __index = function(_, key) return compiled:state()[key] end,
-  })
-end
 
 -- Returns the step of a small network with dropout, (x, y) -> loss, the network and its optimizer.
 local function trainer(dtype, extra)
@@ -52,7 +44,7 @@ describe("a step on a GPU by segments", function()
       local is_of_host = name:find "data_ptr" or name:find "loader" or name:find "out of range" -- reported later
       local function compare()
         for i, kind in ipairs(kinds or {"float16", "autocast"}) do
-          local ok, text = pcall(equal.compare, make, {kind = kind, pace = i == 1 and 3 or 1, wrap = by_segments})
+          local ok, text = pcall(equal.compare, make, {kind = kind, pace = i == 1 and 3 or 1, wrap = equal.by_segments})
           assert(ok, ("%s: %s"):format(kind, tostring(text)))
         end
       end
@@ -191,6 +183,11 @@ describe("a step on a GPU by segments", function()
 end)
 
 describe("lm.compile on a GPU", function()
+  it("has the bits of the steps of 2 ranks", function()
+    local got = ranks.run {file = "spec/support/steps/equal_rank.lua", args = "cuda", timeout = 120}
+    assert(got.ok, got.text)
+  end)
+
   it("captures what the segments run", function()
     for _, dtype in ipairs {"bfloat16", "float32"} do
       for _, change in ipairs {"nothing", "shapes", "weights"} do

@@ -30,7 +30,7 @@ LM_FUNCTION(dtype_size, (dtype, dtype)) { return lm_return_int(L, (lua_Integer)l
 
 LM_FUNCTION(is_floating_point) {
   static const char fn[] = "is_floating_point";
-  bool named = lua_type(L, 1) == LUA_TSTRING;
-  return lm_return_bool(
-      L, lm_dtype_is_float(named ? lm_need_dtype(L, 1, fn, "dtype") : lm_need_tensor(L, 1, fn, "x")->dtype));
+  if (lua_type(L, 1) == LUA_TSTRING) return lm_return_bool(L, lm_dtype_is_float(lm_need_dtype(L, 1, fn, "dtype")));
+  const lm_tensor *x = lm_to_shaped(L, LM_STATE(L), 1);
+  return lm_return_bool(L, lm_dtype_is_float((x ? x : lm_need_tensor(L, 1, fn, "x"))->dtype));
 }

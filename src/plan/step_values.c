@@ -19,7 +19,8 @@ bool lm_step_may_fail(const lm_segment *g, const lm_segment_step *s) {
   const bool has_kernel = op->kind == LM_POINTWISE || lm_backend_of(g->device)->op[op->slot];
   if (LM_DEVICE_KIND(g->device) != LM_CPU && has_kernel) return false; /* which reports later, whoever calls it */
   for (int k = 0; k < s->nin; k++) {
-    const lm_segment_value *v = s->in[k] >= 0 ? &g->value[s->in[k]] : NULL;
+    const bool counts = k < op->ntensor && op->writes >> k & 1; /* batches, for example */
+    const lm_segment_value *v = s->in[k] >= 0 && !counts ? &g->value[s->in[k]] : NULL;
     if (v && !v->number && !lm_dtype_is_float(v->place.dtype) && v->place.dtype != LM_BOOL) return true;
   }
   return false;

@@ -28,7 +28,7 @@ local nothing = {text = "", tensors = {}, n = 0}
 
 -- Returns a uint8 tensor of a message, with zeros after it up to n.
 local function bytes_of(message, n)
-  local bytes, at = core.ops.zeros(math.max(n, message.n), {dtype = "uint8"}), #message.text
+  local bytes, at = core.ops.zeros(math.max(n, message.n), {dtype = "uint8", device = "cpu"}), #message.text
   local start = ffi.cast("char *", bytes:data_ptr())
   ffi.copy(start, message.text, #message.text)
   for _, t in ipairs(message.tensors) do
@@ -61,7 +61,8 @@ local function unpack_message(who, bytes, n)
   return value
 end
 
-local function sizes(n) return core.ops.zeros(n, {dtype = "int64"}) end
+local function integers(list) return core.tensor(list, {dtype = "int64", device = "cpu"}) end
+local function sizes(n) return core.ops.zeros(n, {dtype = "int64", device = "cpu"}) end
 
 --- Broadcasts a list of Lua values of one rank to the whole group.
 objects.broadcast_object_list = signature.of([[broadcast_object_list(list: list, {src: natural = 0,
@@ -70,7 +71,7 @@ objects.broadcast_object_list = signature.of([[broadcast_object_list(list: list,
   local src, group = opts.src, groups.resolve(who, opts.group)
   local here = groups.default.rank == src
   local message = here and pack(who, list, "list") or nothing
-  local size = core.tensor({#message.text, message.n}, {dtype = "int64"})
+  local size = integers({#message.text, message.n})
   collectives.broadcast(size, src, {group = group})
   local bytes = bytes_of(message, size:select(1, 2):item())
   collectives.broadcast(bytes, src, {group = group})
@@ -83,7 +84,7 @@ end)
 -- Gathers all ranks' messages, padded to the longest: returns tensors on this rank, and the lengths of their texts.
 -- `gather` gathers tensors.
 local function gather_messages(message, group, gather)
-  local length, longest = core.tensor({#message.text}, {dtype = "int64"}), core.tensor({message.n}, {dtype = "int64"})
+  local length, longest = integers({#message.text}), integers({message.n})
   collectives.all_reduce(longest, {op = "max", group = group})
   local lengths = gather(length, function() return sizes(1) end)
   local n = longest:item()
@@ -144,7 +145,7 @@ objects.scatter_object_list = signature.of([[scatter_object_list(output: list, {
     end
     lengths = {}
     for i, message in ipairs(messages) do
-      lengths[i], messages[i] = core.tensor({#message.text, n}, {dtype = "int64"}), bytes_of(message, n)
+      lengths[i], messages[i] = integers({#message.text, n}), bytes_of(message, n)
     end
   end
   local size = collectives.scatter(sizes(2), lengths, src, {group = group})
