@@ -43,6 +43,35 @@ describe("lm.compile of a training step", function()
     end
   end)
 
+  it("runs for batches that are slices of one tensor", function()
+    lm.manual_seed(4)
+    for _, dtype in ipairs {"bfloat16", "float32", "float64"} do
+      local data, labels = lm.randn(40, 6):to(dtype), lm.randint(1, 4, {40})
+      local compiled, losses = core.compiled(), {{}, {}}
+      local plain, step = trainer(dtype), trainer(dtype)
+      for at = 1, 33, 4 do
+        local x, y = data:narrow(1, at, 8), labels:narrow(1, at, 8)
+        table.insert(losses[1], plain(x, y):item())
+        table.insert(losses[2], compiled:call(step, x, y):item())
+      end
+      assert.same(losses[1], losses[2])
+      assert.equal(8, compiled:state().runs)
+    end
+  end)
+
+  it("counts as_strided from the memory's begin for each slice", function()
+    local data, compiled = lm.arange(40), core.compiled()
+    local w = lm.ones({3}, {requires_grad = true})
+    local function step(x)
+      local loss = (x * 2 + lm.as_strided(x, {3}, {2}, 1) * w):exp():log():sum()
+      loss:backward()
+      return loss
+    end
+    for at = 1, 9, 2 do
+      assert.equal(step(data:narrow(1, at, 3)):item(), compiled:call(step, data:narrow(1, at, 3)):item())
+    end
+  end)
+
   it("overwrites scores that nothing else reads by their gradient", function()
     lm.manual_seed(5)
     local x, labels, start = lm.randn(256, 32), lm.randint(1, 4097, {256}), lm.randn(4096, 32)

@@ -782,10 +782,15 @@ end
 -- Returns the text of a new input for a batch size.
 local function input_text(form, batch)
   if form.number then return ("%.2f"):format(random()) end
-  local shape = {}
+  local shape, slice = {}, ""
   for d, size in ipairs(form.shape) do shape[d] = size == "batch" and batch or size end
-  if form.classes then return ("lm.randint(1, %d, %s)"):format(form.classes + 1, listed(shape)) end
-  return ("make(%q, %s, %q)%s"):format(form.layout, listed(shape), form.dtype, form.grad and ":requires_grad_()" or "")
+  if form.is_sliced then -- rows of a larger tensor, from a row that differs from call to call
+    slice = (":narrow(1, %d, %d)"):format(random(4), shape[1])
+    shape[1] = shape[1] + 3
+  end
+  if form.classes then return ("lm.randint(1, %d, %s)%s"):format(form.classes + 1, listed(shape), slice) end
+  return ("make(%q, %s, %q)%s%s"):format(form.layout, listed(shape), form.dtype, slice,
+    form.grad and ":requires_grad_()" or "")
 end
 
 local function draw_calls(d, forms, batches)
@@ -913,10 +918,11 @@ function programs.draw(seed, o)
       shape = pick {{"batch", d.sizes[1]}, {"batch", d.sizes[1]}, {"batch", d.sizes[1], pick {1, 2, 3}}, {d.sizes[1]},
         {"batch"}},
       dtype = chance(85) and dtype or "float32", layout = pick(half.layouts)[1], grad = chance(10),
+      is_sliced = chance(25),
     })
   end
   d.has_labels, d.has_number, d.packed = chance(40), chance(20), chance(10)
-  if d.has_labels then input("t1", {shape = {"batch"}, classes = 2}) end
+  if d.has_labels then input("t1", {shape = {"batch"}, classes = 2, is_sliced = chance(25)}) end
   if d.has_number then input("a1", {number = true}) end
   d:restart()
   for _ = 1, random(3) do d:leaf("p", pick {{d.sizes[1]}, {d.sizes[2], d.sizes[1]}, {1}, {d.sizes[1]}}, dtype) end

@@ -758,6 +758,30 @@ describe("luminary #lua", function()
   end)
 end)
 
+describe("luminary explain", function()
+  it("prints the steps of a script's compiled functions as recorded and as planned", function()
+    local path = script [[
+      local lm = require "luminary"
+      local w = lm.nn.Parameter(lm.ones(3, 4))
+      local step = lm.compile(function(x)
+        local loss = ((x:matmul(w:t()) * 2 + 1):tanh() * x:sum()):sum()
+        loss:backward()
+        return loss
+      end)
+      for _ = 1, 3 do step(lm.ones(2, 4)) end
+      print("ran with", arg[1])
+    ]]
+    local ok, text = luminary("explain " .. path .. " argument 2>&1")
+    assert(ok, text)
+    assert.matches("compile: a segment that ends after " .. path .. ":%d\n  as recorded, %d+ steps:", text)
+    assert.matches("\n    v%d+ float32 %[2, 3%] = mul%(v%d+ float32 %[2, 3%], 2%)\n", text)
+    assert.matches("\n  %+ v%d+ float32 %[2, 3%] = tanh%(", text)
+    assert.matches("\n  dropped: [^\n]*t", text)
+    assert.matches("ran with\targument\n$", text)
+    assert.same({"luminary: luminary explain needs a script\n", 1}, {select(2, luminary "explain 2>&1")})
+  end)
+end)
+
 describe("luminary inspect", function()
   local function inspected(value, name, flags)
     lm.save(folder .. "/" .. name, value)

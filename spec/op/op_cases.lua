@@ -686,6 +686,12 @@ op("conv2d_with_epilogue", "x weight bias other",
   { x = t { 2, 16, 8, 8 }, weight = t { 16, 16, 3, 3 }, padding = 1, other = t { 2, 16, 8, 8 }, min = 0, max = 6 },
   { x = t { 3, 6, 5 }, weight = t { 4, 3, 3, 3 }, min = 0 }, { x = t { 0, 3, 6, 5 }, weight = t { 4, 3, 3, 3 }, max = 6 },
   bad = { { t { 2, 3, 6, 5 }, t { 4, 3, 3, 3 }, nil, t { 2, 4, 4, 4 }, message = "conv2d_with_epilogue: .*other" } } })
+op("mm_with_sums", "x other of_other",
+  "(torch.mm(x, other), other.sum(0) if of_other else x.sum(1))", {
+  defaults = { of_other = false }, grad = false, dtypes = false,
+  { x = t { 8, 24 }, other = t { 24, 16 } }, { x = t { 16, 5 }, other = t { 5, 8 }, of_other = true },
+  { x = t { 3, 7 }, other = t { 7, 5 } }, { x = t { 1, 40 }, other = t { 40, 1 }, of_other = true },
+  bad = { { t { 2, 6 }, t { 5, 6 }, message = "mm_with_sums: .*other" } } })
 op("linear_with_epilogue", "x weight bias other", activated:format "F.linear(x, weight, bias)", {
   defaults = { bias = { py = "None" }, other = { py = "None" }, activation = "none", min = -1e9, max = 1e9 },
   cpu_only = true, grad = false, dtypes = false,

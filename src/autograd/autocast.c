@@ -11,6 +11,7 @@
 #include "autograd/tape.h"
 #include "base/address_map.h"
 #include "base/mem.h"
+#include "op/op_recorder.h"
 #include "op/run.h"
 #include "op/stream_order.h"
 #include "op_entries.h"
@@ -132,7 +133,8 @@ void lm_cast_group_free(lm_cast_group *g) {
   lm_free(g);
 }
 
-static lm_status cast_together(lm_device device, int n, lm_tensor *const *from, lm_tensor *const *low) {
+lm_status lm_cast_together(lm_device device, int n, lm_tensor *const *from, lm_tensor *const *low) {
+  LM_RUNNING before = lm_run_begin("autocast", -1);
   lm_stream *s;
   NEED(lm_stream_order_begin(device, &s));
   for (int i = 0; i < n; i++) {
@@ -143,7 +145,6 @@ static lm_status cast_together(lm_device device, int n, lm_tensor *const *from, 
 }
 
 static lm_status convert_group(const lm_cast_group *g, lm_dtype dtype, lm_device device) {
-  LM_RUNNING before = lm_run_begin("autocast", -1);
   LM_FREED lm_tensor **from = lm_calloc((size_t)g->n, sizeof *from);
   LM_OWNED_LIST low = {g->n, lm_calloc((size_t)g->n, sizeof *from)};
   int n = 0;
@@ -155,7 +156,7 @@ static lm_status convert_group(const lm_cast_group *g, lm_dtype dtype, lm_device
     NEED(lm_tensor_empty_like(t, dtype, device, &low.v[n]));
     from[n++] = t;
   }
-  if (n > 0) NEED(cast_together(device, n, from, low.v));
+  if (n > 0) NEED(lm_cast_together(device, n, from, low.v));
   for (int i = 0; i < n; i++) NEED(keep_copy(from[i], low.v[i], false));
   return LM_OK;
 }
@@ -163,7 +164,9 @@ static lm_status convert_group(const lm_cast_group *g, lm_dtype dtype, lm_device
 static lm_status convert_weight(lm_tensor *t, lm_dtype dtype, lm_tensor **out) {
   if (weight_copies.depth == 0) return convert(t, dtype, out);
   weight_copy *k = find_copy(t, dtype);
-  if (!k && t->grad->is_cast && t->grad->cast_group && lm_is_ordered(t->device) && lm_backend_of(t->device)->rescale) {
+  const bool is_recorded = lm_compiled_call_runs() && lm_ops_recorded; /* as an op for each weight */
+  if (!k && !is_recorded && t->grad->is_cast && t->grad->cast_group && lm_is_ordered(t->device) &&
+      lm_backend_of(t->device)->rescale) {
     NEED(convert_group(t->grad->cast_group, dtype, t->device));
     k = find_copy(t, dtype);
   }

@@ -35,6 +35,8 @@ LM_API void lm_autocast_forget(void);
 /* A set of leaves, retained, that autocast casts together if they are weights on one GPU; a leaf is in at most one. */
 typedef struct lm_cast_group lm_cast_group;
 LM_API lm_status lm_cast_group_new(int n, lm_tensor *const *leaves, lm_cast_group **out);
+/* Casts n tensors, dense and in the layouts of `low`, in one launch. */
+lm_status lm_cast_together(lm_device device, int n, lm_tensor *const *from, lm_tensor *const *low);
 LM_API void lm_cast_group_free(lm_cast_group *g); /* g may be NULL */
 
 LM_API bool lm_requires_grad(const lm_tensor *t); /* true for leaves that require grad and results of recorded ops */

@@ -100,7 +100,8 @@ lm_status lm_op_product(lm_op_id op, const lm_product_args *a, lm_tensor **out) 
   for (int d = 0; d < last; d++) size[d] = a->x->size[d];
   size[last] = a->transposed ? a->other->size[0] : a->other->size[last];
   if (op == LM_OP_addmm || op == LM_OP_baddbmm) NEED(check_added(op, &args, last + 1, size));
-  NEED(lm_tensor_empty(a->x->dtype, a->x->device, a->x->ndim, size, LM_CONTIGUOUS, &y));
+  const lm_dtype dtype = a->input || LM_DEVICE_KIND(a->x->device) == LM_CPU ? a->x->dtype : lm_widened(a->x->dtype);
+  NEED(lm_tensor_empty(dtype, a->x->device, a->x->ndim, size, LM_CONTIGUOUS, &y));
   if (y->numel && a->transposed && last != 1) {
     NEED(as_rows(a->x, &x));
     NEED(lm_tensor_view(y, 2, (int64_t[]){x->size[0], size[last]}, (int64_t[]){size[last], 1}, 0, &rows));

@@ -29,3 +29,9 @@ lm_status lm_matrix_describe(const lm_tensor *t, lm_dtype dtype, lm_matrix *m) {
   }
   return LM_OK;
 }
+
+lm_status lm_product_sums(bool of_other, lm_tensor *sums, lm_tensor **out) {
+  const int64_t n = sums->size[0];
+  const int64_t size[] = {of_other ? 1 : n, of_other ? n : 1}, stride[] = {of_other ? n : 1, 1};
+  return lm_tensor_view(sums, 2, size, stride, 0, out);
+}

@@ -16,3 +16,5 @@ typedef struct lm_matrix {
 
 /* Describes t as a matrix; copies it unless dtype and strides suit BLAS. The caller releases m->copy, NULL if none. */
 LM_API lm_status lm_matrix_describe(const lm_tensor *t, lm_dtype dtype, lm_matrix *m);
+/* Returns in *out the sums of mm_with_sums with the summed dim, which reductions keep. */
+LM_API lm_status lm_product_sums(bool of_other, lm_tensor *sums, lm_tensor **out);

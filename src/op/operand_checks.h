@@ -27,6 +27,12 @@ static inline lm_ints lm_matrix_sizes(const lm_tensor *t) {
   for (int d = 0; d < t->ndim - 1; d++) size.v[0] *= t->size[d];
   return size;
 }
+/* Computes the size of a result that is along one of two dims. */
+static inline lm_status lm_check_one_of(lm_op_id op, bool is_second, int64_t first, int64_t second, int64_t *size) {
+  (void)op;
+  *size = is_second ? second : first;
+  return LM_OK;
+}
 lm_status lm_check_elements(lm_op_id op, const lm_tensor *t); /* requires fewer than 2^31 */
 lm_status lm_check_points(lm_op_id op, int64_t points);       /* requires the same of gather_weighted's x */
 lm_status lm_check_odd(lm_op_id op, int64_t states);          /* requires an odd last size of ctc_nll's log_alpha */

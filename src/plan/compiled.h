@@ -26,8 +26,10 @@ struct lm_compiled {
   lm_segment *segments; /* the last used first */
   lm_segment *now;      /* the segment of this call's latest events, or NULL */
   lm_follow_mode mode;
+  bool is_exact;
   int at;                                 /* MATCHING: number of its events so far */
   int recordings, recordings_before, ran; /* recordings_before: before this call */
+  bool explains;                          /* true if segments keep their steps as recorded, as text */
   double credit;
   uint32_t scope;                /* autocast's outermost scope of the segment's last event in one */
   const lm_segment_event *again; /* the event that is called again, or NULL */

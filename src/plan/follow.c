@@ -11,10 +11,12 @@ enum { MOST = 64, CREDIT = 32 }; /* segments; recordings in a row. A run adds a 
 
 /* ---- running */
 
-/* Runs the segment's steps, whose events were all called. */
-static lm_status run_segment(lm_compiled *c) {
+/* Runs the segment's steps, whose events were all called. Without memory for one of them the segment stays to be
+ * continued there, once garbage is collected, unless `ends`. */
+static lm_status run_segment(lm_compiled *c, bool ends) {
   lm_segment *g = c->now, **at = &c->segments;
   lm_status status = lm_segment_run(g);
+  if (status == LM_E_OOM && !ends) return status;
   if (status == LM_E_STATE) lm_segment_refuse(g, "%s", lm_error());
   lm_compiled_forget_call(c, g);
   while (*at != g) at = &(*at)->next;
@@ -75,8 +77,9 @@ static lm_status diverge(lm_compiled *c, bool records) {
   const lm_autocast cast = lm_autocast_get();
   const bool grad = lm_grad_enabled();
   const uint32_t scope = lm_autocast_scope();
-  const lm_draw drawn = lm_generator_get(NULL, LM_DEVICE(LM_CPU, 0));
+  lm_draw drawn[2];
   int part = 0;
+  lm_segment_get_drawn(g, drawn);
   lm_status status = lm_segment_undo_steps(g);
   if (!records || !lm_compiled_record(c)) c->mode = AS_IS, c->now = NULL;
   if (scope == 0) lm_autocast_enter(cast); /* so that weights are cast once */
@@ -86,14 +89,12 @@ static lm_status diverge(lm_compiled *c, bool records) {
     lm_set_default_device(e->default_device);
     lm_autocast_set(e->cast);
     lm_set_grad_enabled(!e->no_grad);
-    for (; part < g->nparts && g->part[part].begin == e->nsteps; part++)
-      lm_generator_set(NULL, LM_DEVICE(LM_CPU, 0), g->part[part].drawn);
+    for (; part < g->nparts && g->part[part].begin == e->nsteps; part++) lm_segment_set_drawn(g, g->part[part].drawn);
     if (e->scope == NEXT_SCOPE) lm_autocast_forget();
     c->again = e;
     status = call_again(c, g, e);
     c->again = NULL;
-    if ((e->is_pause || e->may_fail) && lm_segment_steps_after(g, i) == g->done)
-      lm_generator_set(NULL, LM_DEVICE(LM_CPU, 0), drawn);
+    if ((e->is_pause || e->may_fail) && lm_segment_steps_after(g, i) == g->done) lm_segment_set_drawn(g, drawn);
   }
   lm_set_default_dtype(dtype);
   lm_set_default_device(device);
@@ -192,7 +193,7 @@ static lm_status match_call(lm_compiled *c, lm_op_id id, const void *args, bool 
   }
   if (!ends) NEED(diverge(c, true)); /* after a failure the call itself fails, as it does without a recording */
   if (!ends) return follow_call(&c->follower, id, args, in_place, out);
-  NEED(run_segment(c));
+  NEED(run_segment(c, false));
   return begin_segment(c, id, args, in_place, out);
 }
 
@@ -224,7 +225,7 @@ static lm_status follow_backward(lm_follower *f, const lm_backward_args *a) {
       c->at++;
       return LM_OK;
     }
-    NEED(c->at == c->now->nevents ? run_segment(c) : diverge(c, true));
+    NEED(c->at == c->now->nevents ? run_segment(c, false) : diverge(c, true));
     return follow_backward(f, a);
   }
   return lm_compiled_backward_plain(c, a);
@@ -258,7 +259,8 @@ static lm_status follow_settle(lm_follower *f) {
   if (c->mode == MATCHING) {
     NEED(pass_pause(c));
     if (c->at < c->now->nevents && c->at > 0 && c->now->event[c->at - 1].is_pause) return LM_OK;
-    status = c->at == c->now->nevents ? run_segment(c) : diverge(c, true);
+    status = c->at == c->now->nevents ? run_segment(c, false) : diverge(c, true);
+    if (c->mode == MATCHING) return status;
   }
   if (c->mode == RECORDING && lm_compiled_record_pause(c)) return status;
   return stop_following(c, status);
@@ -267,7 +269,8 @@ static lm_status follow_settle(lm_follower *f) {
 static lm_status follow_leave(lm_follower *f) {
   lm_compiled *c = (lm_compiled *)f;
   lm_status status = LM_OK;
-  if (c->mode == MATCHING) status = c->at == c->now->nevents ? run_segment(c) : diverge(c, true);
+  if (c->mode == MATCHING) status = c->at == c->now->nevents ? run_segment(c, false) : diverge(c, true);
+  if (c->mode == MATCHING) return status;
   status = stop_following(c, status);
   if (lm_grad_enabled()) lm_compiled_refuse_open(c, NULL);
   return status;
@@ -275,12 +278,13 @@ static lm_status follow_leave(lm_follower *f) {
 
 /* ---- the function */
 
-lm_status lm_compiled_new(lm_compiled **out) {
+lm_status lm_compiled_new(bool exact, lm_compiled **out) {
   lm_compiled *c = *out = lm_calloc(1, sizeof *c);
   if (!c) return LM_E_OOM;
   c->follower = (lm_follower){follow_call, follow_backward, follow_settle, follow_leave, has_backward, true};
   lm_compiled_set_recorder(c);
   c->credit = CREDIT;
+  c->is_exact = exact;
   return LM_OK;
 }
 
@@ -315,15 +319,19 @@ bool lm_compiled_begin(lm_compiled *c) {
   return true;
 }
 
-lm_status lm_compiled_end(lm_compiled *c, bool failed) {
+lm_status lm_compiled_end(lm_compiled *c, bool failed, void (*collect)(void *), void *ctx) {
   lm_status status = LM_OK;
-  if (c->mode == MATCHING) status = c->at == c->now->nevents ? run_segment(c) : diverge(c, !failed);
+  if (c->mode == MATCHING) status = c->at == c->now->nevents ? run_segment(c, false) : diverge(c, !failed);
+  if (status == LM_E_OOM && c->mode == MATCHING) {
+    collect(ctx);
+    status = run_segment(c, true);
+  }
   if (c->mode == RECORDING) lm_compiled_finish_recording(c);
   c->now = NULL;
   c->mode = AT_START;
   c->follower.wants_lines = c->recordings > c->recordings_before;
   lm_follower_swap(NULL);
-  atomic_fetch_sub(&lm_compiled_calls, 1);
+  if (c->nopen == 0) atomic_fetch_sub(&lm_compiled_calls, 1); /* else lm_compiled_decide does, after the collection */
   return status;
 }
 
@@ -333,6 +341,7 @@ void lm_compiled_decide(lm_compiled *c) {
   lm_compiled_refuse_open(c, NULL);
   lm_tensors_watched = NULL;
   c->nopen = 0;
+  atomic_fetch_sub(&lm_compiled_calls, 1);
 }
 
 lm_compiled_state lm_compiled_get_state(const lm_compiled *c) {
@@ -346,6 +355,19 @@ static const lm_segment *segment_at(const lm_compiled *c, int i) {
   const lm_segment *g = c->segments;
   while (g && (g->runs_as_is || i-- > 0)) g = g->next;
   return g;
+}
+
+void lm_compiled_set_explained(lm_compiled *c) { c->explains = true; }
+
+bool lm_compiled_explain(const lm_compiled *c, int i, bool is_planned, lm_bytes *out, const char **line) {
+  const lm_segment *g = segment_at(c, i);
+  if (!g) return false;
+  *line = g->line;
+  if (is_planned)
+    lm_segment_write(g, true, out);
+  else
+    lm_put(out, g->recorded.data, g->recorded.n);
+  return true;
 }
 
 int lm_compiled_nsteps(const lm_compiled *c, int segment) {

@@ -30,13 +30,18 @@ static bool bind_buffer(lm_compiled *c, int buffer, lm_storage *s) {
 static bool bind_outside(lm_compiled *c, lm_segment_instance *n, lm_tensor *t) {
   lm_segment *g = c->now;
   if (n->t) return n->t == t && t->storage == g->buffer[g->value[n->value].buffer].storage;
-  if (!lm_place_is(&g->value[n->value].place, t) || lm_requires_grad(t) != n->is_leaf || lm_is_without_values(t) ||
+  const lm_segment_value *v = &g->value[n->value];
+  lm_segment_buffer *b = &g->buffer[v->buffer];
+  int64_t shift = b->shift;
+  if (!b->storage) shift = g->is_fixed || t->numel == 0 ? 0 : t->data - (char *)t->storage->data - v->place.at;
+  if (!lm_place_is(&v->place, shift, t) || lm_requires_grad(t) != n->is_leaf || lm_is_without_values(t) ||
       lm_compiled_refuses(t))
     return false;
   const bool is_bound = lm_address_find(&c->bound, t->storage) != NONE;
   for (int i = 0; i < g->ninstances && is_bound; i++)
     if (g->instance[i].t == t) return false; /* recorded as another */
-  if (!bind_buffer(c, g->value[n->value].buffer, t->storage)) return false;
+  if (!bind_buffer(c, v->buffer, t->storage)) return false;
+  b->shift = shift;
   n->t = lm_retain(t);
   return true;
 }
@@ -85,7 +90,7 @@ bool lm_compiled_is_backward_event(lm_compiled *c, const lm_segment_event *e, co
     lm_tensor *grad = lm_grad_of(t);
     if (leaf->before >= 0 && g->buffer[g->value[leaf->before].buffer].origin == LM_FROM_STEP) continue; /* set here */
     if (!grad != (leaf->before < 0)) return false;
-    if (grad && (lm_requires_grad(grad) || !lm_place_is(&g->value[leaf->before].place, grad) ||
+    if (grad && (lm_requires_grad(grad) || !lm_place_is(&g->value[leaf->before].place, 0, grad) ||
                  !bind_buffer(c, g->value[leaf->before].buffer, grad->storage)))
       return false;
   }
@@ -98,7 +103,7 @@ static lm_status new_result(lm_segment *g, lm_segment_instance *n) {
   lm_segment_buffer *b = &g->buffer[v->buffer];
   const lm_place *p = &v->place;
   lm_storage *s = b->storage ? b->storage : b->pending;
-  NEED(lm_tensor_at(s, p->dtype, p->device, p->ndim, p->size, p->stride, p->at, &n->t));
+  NEED(lm_tensor_at(s, p->dtype, p->device, p->ndim, p->size, p->stride, p->at + b->shift, &n->t));
   if (!s) lm_storage_retain(b->pending = n->t->storage);
   return LM_OK;
 }
@@ -179,6 +184,7 @@ static bool copy_buffer(lm_compiled *c, const lm_segment *g, lm_segment *other, 
   if (from->storage) lm_storage_retain(to->storage = from->storage);
   if (from->pending) lm_storage_retain(to->pending = from->pending);
   to->version = from->version;
+  to->shift = from->shift;
   to->was_made = from->was_made;
   if (from->was_made && !from->storage && to->last_use >= g->done) return false; /* it is needed longer */
   return from->origin == LM_FROM_STEP || !from->storage || lm_address_set(&c->bound, from->storage, i);

@@ -5,8 +5,10 @@
 #include "autograd/tape.h"
 #include "base/interned.h"
 #include "base/mem.h"
+#include "device/graph.h"
 #include "op/pointwise.h"
 #include "op/run.h"
+#include "op_entries.h"
 #include "plan/compiled.h"
 
 enum { FEW = 4 }; /* steps below which a segment is not worth it */
@@ -188,12 +190,21 @@ static lm_segment_event event_here(lm_compiled *c, lm_op_id id, bool in_place) {
 }
 
 const char *lm_compiled_refuses(const lm_tensor *t) {
-  if (LM_DEVICE_KIND(t->device) != LM_CPU) return "a tensor is not on the CPU";
   if (lm_has_source(t) || lm_is_placeholder(t)) return "a parameter is gathered when it is needed";
   if (lm_requires_grad(t) && !lm_is_plain_leaf(t))
     return lm_is_leaf(t) ? "a parameter has hooks, or a buffer for its gradient" : "a tensor has a history already";
   const lm_tensor *base = lm_view_base(t);
   return base && lm_requires_grad(base) ? "a tensor is a view of one that requires grad" : NULL;
+}
+
+/* Notes the device of a header; refuses a segment of several GPUs, or whose graph is on several devices. */
+static void note_device(lm_segment *g, const lm_tensor *t) {
+  const bool is_on_gpu = LM_DEVICE_KIND(t->device) != LM_CPU;
+  if (is_on_gpu && LM_DEVICE_KIND(g->device) == LM_CPU) g->device = t->device;
+  if (is_on_gpu && g->device != t->device) lm_segment_refuse(g, "its tensors are on several GPUs");
+  if (!lm_requires_grad(t)) return;
+  if (g->graph_device == LM_NO_DEVICE) g->graph_device = t->device;
+  if (g->graph_device != t->device) lm_segment_refuse(g, "its graph is on several devices");
 }
 
 /* Returns in *out the instance of a header, added as one from outside if it is new. */
@@ -203,10 +214,11 @@ static lm_status need_instance(lm_compiled *c, lm_tensor *t, int *out) {
   *out = find_instance(c, t);
   if (*out != NONE) {
     const lm_segment_value *known = &g->value[g->instance[*out].value];
-    if (known->buffer != buffer || !lm_place_is(&known->place, t)) lm_segment_refuse(g, "a tensor got other memory");
+    if (known->buffer != buffer || !lm_place_is(&known->place, 0, t)) lm_segment_refuse(g, "a tensor got other memory");
     return LM_OK;
   }
   const char *reason = lm_compiled_refuses(t);
+  note_device(g, t);
   if (!reason && buffer >= 0 && g->buffer[buffer].origin != LM_FROM_EVENT) reason = "a tensor has memory of another";
   if (reason) lm_segment_refuse(g, "%s", reason);
   if (buffer < 0) NEED(add_buffer(c, LM_FROM_EVENT, t->storage, &buffer));
@@ -254,6 +266,7 @@ static lm_status add_result(lm_compiled *c, lm_segment_event *e, int k, lm_tenso
     return LM_OK;
   }
   int v;
+  note_device(g, t);
   NEED(lm_segment_value_at(g, buffer, t, &v));
   lm_segment_instance n = {.value = v, .is_freed = lm_requires_grad(t), .maker = e->op, .base = NONE};
   if (lm_view_base(t) && e->nin > 0 && e->in[0] >= 0) {
@@ -294,6 +307,7 @@ lm_status lm_compiled_record_call(lm_compiled *c, lm_op_id id, const void *args,
   lm_segment_event e = event_here(c, id, in_place);
   int slots = 0;
   lm_status status = LM_OK;
+  g->is_fixed = g->is_fixed || id == LM_OP_as_strided;
   if (lm_recompute_is_active() || lm_anomaly()) lm_segment_refuse(g, "a checkpoint or anomaly detection records it");
   e.args = lm_args_copy(id, args);
   if (e.args) lm_each_tensor_slot(id, e.args, count_slot, &slots);
@@ -392,11 +406,15 @@ lm_status lm_compiled_record_backward(lm_compiled *c, const lm_backward_args *a)
 }
 
 bool lm_compiled_record(lm_compiled *c) {
-  lm_segment *g = c->credit >= 1 ? lm_calloc(1, sizeof *g) : NULL;
+  const bool records = c->credit >= 1 && !lm_graph_capturing(); /* the collector, which may follow, breaks captures */
+  lm_segment *g = records ? lm_calloc(1, sizeof *g) : NULL;
   c->now = g;
   c->mode = g ? RECORDING : AS_IS;
   if (!g) return false;
   g->patience = 2;
+  g->is_exact = c->is_exact;
+  g->device = LM_DEVICE(LM_CPU, 0);
+  g->graph_device = LM_NO_DEVICE;
   c->credit--;
   c->recordings++;
   lm_tensors_watched = &c->watcher;
@@ -507,6 +525,7 @@ void lm_compiled_finish_recording(lm_compiled *c) {
   g->line = lm_script_line();
   if (!g->runs_as_is) describe_results(c);
   if (!g->runs_as_is && g->nsteps < FEW) lm_segment_refuse(g, "it is too short");
+  if (!g->runs_as_is && c->explains) lm_segment_write(g, false, &g->recorded);
   if (!g->runs_as_is && lm_segment_plan(g) != LM_OK) lm_segment_refuse(g, "out of memory");
   note_reason(c, g);
   g->next = c->segments;

@@ -26,6 +26,7 @@ void lm_segment_reset(lm_segment *g) {
   for (int b = 0; b < g->nbuffers; b++) {
     lm_segment_drop_buffer(g, &g->buffer[b]);
     g->buffer[b].was_made = false;
+    g->buffer[b].shift = 0;
     lm_storage *pending = g->buffer[b].pending;
     if (!pending) continue;
     atomic_store_explicit(&pending->writer, LM_BY_COMPILED, memory_order_relaxed); /* it will get no values */
@@ -40,17 +41,19 @@ void lm_segment_reset(lm_segment *g) {
   }
 }
 
+static void free_step(lm_segment_step *s) {
+  if (s->op >= 0)
+    lm_args_free(s->op, s->args);
+  else
+    lm_free(s->args);
+  lm_free(s->in);
+}
+
 void lm_segment_free(lm_segment *g) {
   if (!g) return;
   lm_segment_reset(g);
   for (int i = 0; i < g->nvalues; i++) lm_release(g->value[i].number);
-  for (int i = 0; i < g->nsteps; i++) {
-    if (g->step[i].op >= 0)
-      lm_args_free(g->step[i].op, g->step[i].args);
-    else
-      lm_free(g->step[i].args);
-    lm_free(g->step[i].in);
-  }
+  for (int i = 0; i < g->nsteps; i++) free_step(&g->step[i]);
   for (int i = 0; i < g->nevents; i++) {
     if (!g->event[i].is_backward) lm_args_free(g->event[i].op, g->event[i].args);
     lm_free(g->event[i].in);
@@ -64,6 +67,7 @@ void lm_segment_free(lm_segment *g) {
   lm_free(g->undo);
   lm_free(g->part);
   lm_free(g->reached);
+  lm_bytes_free(&g->recorded);
   lm_free(g->chain);
   lm_free(g);
 }
@@ -86,9 +90,9 @@ bool lm_place_equals(const lm_place *a, const lm_place *b) {
          memcmp(a->stride, b->stride, a->ndim * sizeof *a->stride) == 0;
 }
 
-bool lm_place_is(const lm_place *p, const lm_tensor *t) {
+bool lm_place_is(const lm_place *p, int64_t shift, const lm_tensor *t) {
   return p->dtype == t->dtype && p->device == t->device && p->ndim == t->ndim &&
-         (t->numel == 0 || p->at == t->data - (char *)t->storage->data) &&
+         (t->numel == 0 || p->at + shift == t->data - (char *)t->storage->data) &&
          memcmp(p->size, t->size, p->ndim * sizeof *p->size) == 0 &&
          memcmp(p->stride, t->stride, p->ndim * sizeof *p->stride) == 0;
 }
@@ -171,7 +175,21 @@ bool lm_numbers_equal(const lm_tensor *a, const lm_tensor *b) {
   return a->number && b->number && a->dtype == b->dtype && memcmp(a->data, b->data, lm_dtype_size(a->dtype)) == 0;
 }
 
-/* ---- events */
+/* ---- steps and events */
+
+bool lm_segment_runs_at_once(const lm_segment *g, int i, int k) {
+  for (int e = 0; e < g->nevents; e++) {
+    const int end = g->event[e].is_pause ? g->event[e].nsteps : lm_segment_steps_after(g, e);
+    if ((g->event[e].is_pause || g->event[e].may_fail) && end > i && end <= k) return false;
+  }
+  return true;
+}
+
+void lm_segment_remove_step(lm_segment *g, int step) {
+  free_step(&g->step[step]);
+  memmove(&g->step[step], &g->step[step + 1], (size_t)(--g->nsteps - step) * sizeof *g->step);
+  for (int i = 0; i < g->nevents; i++) g->event[i].nsteps -= g->event[i].nsteps > step;
+}
 
 lm_tensor *lm_segment_number_of(const lm_segment *g, int in) { return g->value[~(in + 1)].number; }
 

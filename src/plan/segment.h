@@ -9,6 +9,7 @@
 
 #include "autograd/follow.h"
 #include "base/address_map.h"
+#include "base/bytes.h"
 #include "op/elementwise_chain.h"
 #include "op/op_recorder.h"
 #include "tensor/generator.h"
@@ -38,6 +39,7 @@ typedef struct lm_segment_buffer {
   size_t bytes;
   lm_device device;
   lm_storage *storage, *pending; /* while a call runs, retained; pending: of results without values */
+  int64_t shift;                 /* bytes by which the call's places are moved, as those of the next batch are */
   uint32_t version;              /* version of memory from outside at a pause */
   bool was_made;                 /* true if a step of this call has made it */
   bool is_written;               /* true if a step writes to it in place */
@@ -64,6 +66,8 @@ typedef struct lm_segment_step {
   int kernel;
   lm_run_form form;
   bool widens;     /* lm_halves_widen while it ran */
+  uint8_t cast;    /* kind of conversion that casts.c moves; 0: none */
+  int ncasts;      /* number of conversions from it on that are computed together */
   bool is_chained; /* true for a step of a row, whose steps are computed together */
   bool joins;      /* true if that before it is in its row */
   int overwrites;  /* value whose memory the result takes, unless somebody holds it; -1: none */
@@ -105,7 +109,7 @@ typedef struct lm_segment_undo { /* a copy of a value from outside, before a ste
 
 typedef struct lm_segment_part { /* steps that ran at once */
   int begin;
-  lm_draw drawn; /* the CPU's random state before them */
+  lm_draw drawn[2]; /* random states of the CPU and the segment's GPU before them */
 } lm_segment_part;
 
 typedef struct lm_segment {
@@ -127,10 +131,15 @@ typedef struct lm_segment {
   uint64_t *reached; /* for each instance: bits of the leaves that its history leads to */
   int words;         /* numbers for an instance in `reached` */
   lm_chain *chain;
-  bool runs_as_is;     /* true if its calls run one by one */
-  int patience, waits; /* calls that run as they are before it is recorded again; how many the next time */
-  const char *line;    /* line of the script at its last event; interned, or NULL */
-  char reason[200];    /* why it runs as it is */
+  lm_bytes recorded;      /* steps as recorded, if they are to be explained */
+  lm_device device;       /* GPU of its tensors; the CPU if none is on a GPU */
+  lm_device graph_device; /* device of tensors that require grad; LM_NO_DEVICE: there are none */
+  bool is_exact;          /* true if passes keep the bits of eager ops on every device */
+  bool is_fixed;          /* true if places may not be moved, since one is counted from the memory's begin */
+  bool runs_as_is;        /* true if its calls run one by one */
+  int patience, waits;    /* calls that run as they are before it is recorded again; how many the next time */
+  const char *line;       /* line of the script at its last event; interned, or NULL */
+  char reason[200];       /* why it runs as it is */
 } lm_segment;
 
 void lm_segment_free(lm_segment *g); /* g may be NULL */
@@ -142,7 +151,8 @@ void lm_segment_drop_buffer(lm_segment *g, lm_segment_buffer *b);
 void lm_segment_refuse(lm_segment *g, const char *format, ...) LM_PRINTF(2, 3);
 
 /* ---- segment.c */
-bool lm_place_is(const lm_place *p, const lm_tensor *t);
+/* shift: bytes by which a call's places are moved from those recorded. */
+bool lm_place_is(const lm_place *p, int64_t shift, const lm_tensor *t);
 bool lm_place_equals(const lm_place *a, const lm_place *b);
 /* Returns in *out the value of a buffer at t's place, added if it is new. */
 lm_status lm_segment_value_at(lm_segment *g, int buffer, const lm_tensor *t, int *out);
@@ -152,6 +162,10 @@ lm_status lm_segment_new_buffer(lm_segment *g, lm_buffer_origin origin, const lm
 bool lm_args_equal(lm_op_id op, const void *a, const void *b);
 bool lm_numbers_equal(const lm_tensor *a, const lm_tensor *b);
 
+/* Returns true if steps i and k, a later one, always run in the same part. */
+bool lm_segment_runs_at_once(const lm_segment *g, int i, int k);
+/* Removes a step before the segment has run. */
+void lm_segment_remove_step(lm_segment *g, int step);
 /* Returns the number that an event's input is, which is no instance. */
 lm_tensor *lm_segment_number_of(const lm_segment *g, int in);
 /* Returns true if backward is among the first n events. */
@@ -171,12 +185,29 @@ bool lm_step_may_fail(const lm_segment *g, const lm_segment_step *s);
 /* Returns true if values may make a step of an event fail, as far as they are known by now. */
 bool lm_event_can_fail(const lm_segment *g, int event);
 
+/* ---- wide_results.c */
+void lm_segment_widen_results(lm_segment *g);
+
+/* ---- explain.c */
+/* Appends a line for each step. is_planned: leaves out views, and marks steps that are computed with that before. */
+void lm_segment_write(const lm_segment *g, bool is_planned, lm_bytes *out);
+
+/* ---- casts.c */
+void lm_segment_gather_casts(lm_segment *g);
+
+/* ---- product_sums.c */
+/* Makes sums over the rows of a gradient a result of the product that reads it. Devices but the CPU. */
+lm_status lm_segment_join_sums(lm_segment *g);
+
 /* ---- segment_run.c */
 /* Finds last uses and rows. */
 lm_status lm_segment_plan(lm_segment *g);
 /* Runs the steps, for which buffers from outside have storages. Then results that somebody holds have values, and
  * leaves have their gradients. */
 lm_status lm_segment_run(lm_segment *g);
+/* Read and set the random states of the CPU and the segment's GPU; drawn[2]. */
+void lm_segment_get_drawn(const lm_segment *g, lm_draw *drawn);
+void lm_segment_set_drawn(const lm_segment *g, const lm_draw *drawn);
 /* Runs the first n steps, after which results that somebody holds have values; lm_segment_undo_steps may follow. */
 lm_status lm_segment_run_to(lm_segment *g, int n);
 /* Undoes what steps wrote to memory from outside. LM_E_STATE if others have written to it since. */

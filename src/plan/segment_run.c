@@ -52,11 +52,16 @@ static void find_written(lm_segment *g) {
 
 lm_status lm_segment_plan(lm_segment *g) {
   bool any = false;
-  NEED(lm_segment_out_of_place(g));
-  lm_segment_order(g);
-  lm_segment_find_rows(g);
+  const bool is_on_cpu = LM_DEVICE_KIND(g->device) == LM_CPU;
+  lm_segment_widen_results(g);
+  NEED(lm_segment_join_sums(g));
+  if (is_on_cpu) NEED(lm_segment_out_of_place(g));
+  if (is_on_cpu) lm_segment_order(g);
   set_last_uses(g);
   find_written(g);
+  lm_segment_gather_casts(g);
+  lm_segment_find_rows(g);
+  set_last_uses(g);
   lm_segment_overwrite(g);
   for (int i = 0; i < g->nsteps; i++) any = any || g->step[i].is_chained;
   return any && !g->chain ? lm_chain_new(&g->chain) : LM_OK;
@@ -83,7 +88,7 @@ static lm_status need_header(lm_segment *g, int v, lm_tensor **out) {
   lm_segment_buffer *b = &g->buffer[value->buffer];
   const lm_place *p = &value->place;
   NEED(need_storage(b));
-  NEED(lm_tensor_at(b->storage, p->dtype, p->device, p->ndim, p->size, p->stride, p->at, &value->t));
+  NEED(lm_tensor_at(b->storage, p->dtype, p->device, p->ndim, p->size, p->stride, p->at + b->shift, &value->t));
   *out = value->t;
   return LM_OK;
 }
@@ -123,7 +128,7 @@ static lm_status put_result(lm_segment *g, int v, lm_tensor *t, const char *name
   if (v < 0 || !t) return LM_OK;
   lm_segment_value *value = &g->value[v];
   lm_segment_buffer *b = &g->buffer[value->buffer];
-  if (!lm_place_is(&value->place, t) || (b->storage && b->storage != t->storage))
+  if (!lm_place_is(&value->place, b->shift, t) || (b->storage && b->storage != t->storage))
     return lm_fail(LM_E_STATE, "compile: the shape or memory of %s's result is not as it was recorded", name);
   if (!b->storage) lm_storage_retain(b->storage = t->storage);
   b->was_made = true;
@@ -167,22 +172,42 @@ static lm_status run_step(lm_segment *g, int i) {
   return status;
 }
 
+/* Runs conversions from step i on in one launch. */
+static lm_status run_casts(lm_segment *g, int i) {
+  const int n = g->step[i].ncasts;
+  LM_FREED lm_tensor **from = lm_calloc((size_t)n, sizeof *from);
+  LM_OWNED_LIST low = {n, lm_calloc((size_t)n, sizeof *from)};
+  if (!from || !low.v) return LM_E_OOM;
+  for (int k = 0; k < n; k++) {
+    NEED(need_header(g, g->step[i + k].in[0], &from[k]));
+    const lm_place *to = &g->value[g->step[i + k].out[0]].place;
+    NEED(lm_tensor_empty_like(from[k], to->dtype, to->device, &low.v[k]));
+  }
+  NEED(lm_cast_together(g->device, n, from, low.v));
+  for (int k = 0; k < n; k++) NEED(put_result(g, g->step[i + k].out[0], lm_tensor_take(&low.v[k]), "to_copy"));
+  for (int k = 0; k < n; k++) {
+    drop_after(g, g->step[i + k].in[0], i + k);
+    drop_after(g, g->step[i + k].out[0], i + k);
+  }
+  g->done += n - 1;
+  return LM_OK;
+}
+
 static lm_status run_steps(lm_segment *g, int n) {
   lm_status status = LM_OK;
   bool defers = false;
-  for (int i = g->done; i < n && status == LM_OK; i++) {
-    const lm_segment_step *s = &g->step[i];
+  for (; g->done < n && status == LM_OK; g->done += status == LM_OK) {
+    const lm_segment_step *s = &g->step[g->done];
     if (lm_step_is_view(s)) continue;
     if (defers && !s->joins) status = lm_chain_end(g->chain), defers = false;
     if (status != LM_OK) break;
     if (!defers && s->is_chained) lm_chain_begin(g->chain), defers = true;
-    status = run_step(g, i);
+    status = s->ncasts > 1 ? run_casts(g, g->done) : run_step(g, g->done);
   }
   if (defers) {
     const lm_status ended = lm_chain_end(g->chain);
     if (status == LM_OK) status = ended;
   }
-  if (n > g->done) g->done = n;
   return status == LM_OK ? lm_truncation_check() : status;
 }
 
@@ -207,7 +232,7 @@ static lm_status give_values(lm_segment *g, bool is_last) {
     if (n->is_outside || !n->is_kept || !n->t) continue;
     lm_segment_buffer *b = &g->buffer[g->value[n->value].buffer];
     NEED(need_storage(b));
-    if (n->t->storage != b->storage) lm_tensor_move(n->t, b->storage, g->value[n->value].place.at);
+    if (n->t->storage != b->storage) lm_tensor_move(n->t, b->storage, g->value[n->value].place.at + b->shift);
     if ((is_last ? n->is_freed : n->has_history) && !n->t->grad) NEED(set_freed_history(g, n));
   }
   for (int i = 0; i < g->ninstances; i++) {
@@ -260,7 +285,8 @@ static lm_status save_for_undo(lm_segment *g, int n) {
 static lm_status run_part(lm_segment *g, int n, bool may_undo) {
   const bool widened = lm_halves_widen;
   lm_follower *follower = lm_follower_swap(NULL);
-  const lm_segment_part part = {g->done, lm_generator_get(NULL, LM_DEVICE(LM_CPU, 0))};
+  lm_segment_part part = {.begin = g->done};
+  lm_segment_get_drawn(g, part.drawn);
   keep_buffers(g);
   lm_status status = LM_APPEND(g->part, g->nparts, g->part_capacity, part) ? LM_OK : LM_E_OOM;
   if (status == LM_OK && may_undo) status = save_for_undo(g, n);
@@ -271,6 +297,16 @@ static lm_status run_part(lm_segment *g, int n, bool may_undo) {
   for (int b = 0; b < g->nbuffers; b++)
     if (g->buffer[b].storage) g->buffer[b].version = atomic_load(&g->buffer[b].storage->version);
   return status;
+}
+
+void lm_segment_get_drawn(const lm_segment *g, lm_draw *drawn) {
+  drawn[0] = lm_generator_get(NULL, LM_DEVICE(LM_CPU, 0));
+  drawn[1] = lm_generator_get(NULL, g->device);
+}
+
+void lm_segment_set_drawn(const lm_segment *g, const lm_draw *drawn) {
+  lm_generator_set(NULL, LM_DEVICE(LM_CPU, 0), drawn[0]);
+  lm_generator_set(NULL, g->device, drawn[1]);
 }
 
 lm_status lm_segment_run_to(lm_segment *g, int n) { return run_part(g, n, true); }

@@ -1,4 +1,5 @@
 /* Tells what values decide of a step: a shape, whether it fails. */
+#include "op/kernels.h"
 #include "op_entries.h"
 #include "plan/segment.h"
 
@@ -15,6 +16,8 @@ bool lm_step_may_fail(const lm_segment *g, const lm_segment_step *s) {
   const lm_op *op = &lm_ops[s->op];
   if (op->values == LM_VALUES_FAIL) return true;
   if (op->kind == LM_VIEW || (op->kind == LM_POINTWISE && !op->divisor_arg)) return false;
+  const bool has_kernel = op->kind == LM_POINTWISE || lm_backend_of(g->device)->op[op->slot];
+  if (LM_DEVICE_KIND(g->device) != LM_CPU && has_kernel) return false; /* which reports later, whoever calls it */
   for (int k = 0; k < s->nin; k++) {
     const lm_segment_value *v = s->in[k] >= 0 ? &g->value[s->in[k]] : NULL;
     if (v && !v->number && !lm_dtype_is_float(v->place.dtype) && v->place.dtype != LM_BOOL) return true;
@@ -31,10 +34,10 @@ static bool is_in_range(const lm_segment *g, const lm_segment_step *s) {
   int64_t numel = 1;
   for (int d = v->place.ndim - 1; d >= 0; numel *= v->place.size[d--])
     if (v->place.stride[d] != numel && v->place.size[d] != 1) return false;
-  if (b->origin != LM_FROM_EVENT || b->is_written || !b->storage || v->place.dtype != LM_I64 ||
-      of->place.ndim <= op->index_dim)
+  if (b->origin != LM_FROM_EVENT || LM_DEVICE_KIND(b->device) != LM_CPU || b->is_written || !b->storage ||
+      v->place.dtype != LM_I64 || of->place.ndim <= op->index_dim)
     return false;
-  const int64_t *x = (const int64_t *)((const char *)b->storage->data + v->place.at);
+  const int64_t *x = (const int64_t *)((const char *)b->storage->data + v->place.at + b->shift);
   for (int64_t k = 0; k < numel; k++)
     if (x[k] < 1 || x[k] > of->place.size[op->index_dim]) return false;
   return true;

@@ -4,6 +4,7 @@ local USAGE = [[
 usage: luminary [-e CHUNK | FILE] [argument ...]
        luminary run [option ...] FILE [argument ...]
        luminary th FILE [argument ...]
+       luminary explain FILE [argument ...]
        luminary doctor [option ...]
        luminary inspect FILE
        luminary help [NAME | WORD ... | environment]
@@ -12,6 +13,7 @@ usage: luminary [-e CHUNK | FILE] [argument ...]
   FILE         run a Lua script; `arg` holds its arguments
   run          run a script as several ranks; luminary run --help says more
   th           run a Torch7 script unchanged; needs the package luminary-torch7
+  explain      run a script, and print what the steps of lm.compile record and run
   doctor       look for what keeps training from running on this machine; luminary doctor --help says more
   inspect      list what is in a file of weights; luminary inspect --help says more
   help         explain a name, as in luminary help nn.Linear, or list names, sentences and pages with words;
@@ -119,7 +121,7 @@ local function set_arg(args, at)
   return unpack(arg, 1, #args - at)
 end
 
-local COMMANDS, OPTIONS = {"run", "th", "doctor", "inspect", "help", "ops"}, {"--version", "--help"}
+local COMMANDS, OPTIONS = {"run", "th", "explain", "doctor", "inspect", "help", "ops"}, {"--version", "--help"}
 local HAS_FILE = lists.set "run doctor inspect ops" -- commands with a file here
 
 -- Returns "; did you mean 'luminary doctor'?" for a word that is near one in the list; else "".
@@ -177,6 +179,14 @@ local function run_command(args)
     at, first = 2, args[2]
     if not first then
       say "luminary th needs a script"
+      return 1
+    end
+  end
+  if first == "explain" then
+    require("luminary.explain").every_step = true
+    at, first = 2, args[2]
+    if not first then
+      say "luminary explain needs a script"
       return 1
     end
   end

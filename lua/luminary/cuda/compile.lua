@@ -1,7 +1,8 @@
---- lm.compile: Captures a training step's work on a GPU once for each set of shapes, and replays it afterward; on the
---- CPU runs forward and backward by segments (core.compiled); without gradients records a function's ops, on any
---- device, as lm.prepare does.
+--- lm.compile: Runs a training step's forward and backward by segments (core.compiled). On a GPU it captures, after the
+--- first calls, what the segments run, once for each set of shapes, and replays it afterward. Without gradients records
+--- a function's ops, on any device, as lm.prepare does.
 local core = require "luminary.core"
+local explain = require "luminary.explain"
 local options = require "luminary.base.options"
 local graph = require "luminary.cuda.graph"
 local prepare = require "luminary.prepare"
@@ -46,15 +47,42 @@ local function yields()
 end
 
 --- Returns a function that does the same as model, a training step, on a GPU by replaying a captured graph.
-local compile = signature.of("compile(model: callable, {warmup: natural = 3})", function(model, o)
+local compile = signature.of("compile(model: callable, {warmup: natural = 3, exact = false, explain = false})",
+  function(model, o)
   local cases, state = {}, {captures = 0, replays = 0, sets = 0, recordings = 0}
   local module = records.is_module(model) and model
   local recorded, plans = prepare.recorded(function(...) return model(...) end, module, false, false, "compile")
   local called, followed = function(...) return model(...) end, setmetatable({}, prepare.of_this_thread)
+  local outdated -- why the last graph that was dropped no longer holds
+
+  local function with_plans(...)
+    state.recordings, state.reason = plans.recordings, plans.reason
+    return ...
+  end
+
+  local function with_segments(...)
+    local now = followed.step:state()
+    if followed.print then followed.print() end
+    state.segments, state.runs = now.segments, now.runs
+    state.reason = state.reason or now.reason and (now.line and "after " .. now.line .. ": " or "") .. now.reason
+    return ...
+  end
+
+  -- Calls the step, by its segments if it may have any. reason: why no graph is replayed, or nil.
+  local function follow(reason, ...)
+    local is_in_coroutine = type(model) == "function" and yields()
+    state.reason = reason or is_in_coroutine and "the call is in a coroutine, which may yield" or nil
+    if type(model) ~= "function" or is_in_coroutine then return model(...) end
+    if not followed.step then
+      followed.step = core.compiled(o.exact)
+      followed.print = (o.explain or explain.every_step) and explain.printer(followed.step)
+    end
+    return with_segments(followed.step:call(called, ...))
+  end
 
   -- Fails if the step changes an argument: a replay would change the graph's copy, not the caller's tensor.
   local function changing_no_argument(...)
-    local results = {model(...)}
+    local results = {follow(outdated, ...)}
     for i = 1, select("#", ...) do
       if select(i, ...)._version > 0 then options.fail("argument %d is changed in place by the step", i) end
     end
@@ -76,18 +104,6 @@ local compile = signature.of("compile(model: callable, {warmup: natural = 3})", 
     core.warn("compile: the step runs without a graph: " .. tostring(step))
   end
 
-  local function with_plans(...)
-    state.recordings, state.reason = plans.recordings, plans.reason
-    return ...
-  end
-
-  local function with_segments(...)
-    local now = followed.step:state()
-    state.segments, state.runs = now.segments, now.runs
-    state.reason = now.reason and (now.line and "after " .. now.line .. ": " or "") .. now.reason
-    return ...
-  end
-
   local function run(...)
     local key, reason = key_of(model, ...)
     if core.graph_is_capturing() then key, reason = nil, "the call is part of another capture" end
@@ -101,20 +117,16 @@ local compile = signature.of("compile(model: callable, {warmup: natural = 3})", 
           state.replays = state.replays + 1
           return unpack(results, 2, table.maxn(results))
         end
-        state.reason, case.step, case.calls = results[2], nil, 0 -- nothing of it has run: the graph is outdated
+        outdated, case.step, case.calls = results[2], nil, 0 -- nothing of it has run: the graph is outdated
         if case.captures == MOST then case.reason = results[2] end
       end
       case.calls, reason = case.calls + 1, case.reason
     elseif not core.is_grad_enabled() then
       return with_plans(recorded(...))
+    elseif type(model) == "function" and not has_cuda(...) then
+      reason = nil
     end
-    if not case and not core.graph_is_capturing() and type(model) == "function" and not has_cuda(...) then
-      followed.step = followed.step or core.compiled()
-      if not yields() then return with_segments(followed.step:call(called, ...)) end
-      reason = "the call is in a coroutine, which may yield"
-    end
-    state.reason = reason or state.reason
-    return model(...)
+    return follow(reason or outdated, ...)
   end
   return run, state
 end)

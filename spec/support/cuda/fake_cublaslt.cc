@@ -24,7 +24,7 @@ struct layout {
 };
 struct product {
   int magic, compute, scale, transa, transb, epilogue;
-  const void *bias;
+  void *bias; /* or what gets the sums of the second factor */
 };
 struct wish {
   int magic;
@@ -70,6 +70,10 @@ static uint64_t mix_layout(uint64_t hash, const layout &m) {
   return hash;
 }
 
+static bool adds_up(const product &p) {
+  return p.epilogue == CUBLASLT_EPILOGUE_BGRADA || p.epilogue == CUBLASLT_EPILOGUE_BGRADB;
+}
+
 static uint64_t describe(const product &how, const layout &a, const layout &b, const layout &c, const layout &d) {
   uint64_t hash = 1;
   for (int v : {how.compute, how.scale, how.transa, how.transb, how.epilogue}) hash = mix(hash, (uint64_t)v);
@@ -86,12 +90,16 @@ static bool is_layout(const layout &m) {
 static bool fits(const product &how, const layout &a, const layout &b, const layout &c, const layout &d) {
   if (how.magic != PRODUCT) return false;
   for (const layout *m : {&a, &b, &c, &d}) {
-    if (!is_layout(*m) || m->type != d.type || m->batch != d.batch) return false;
+    if (!is_layout(*m) || m->batch != d.batch) return false;
   }
+  bool widens =
+      d.type == CUDA_R_32F && (a.type == CUDA_R_16F || a.type == CUDA_R_16BF); /* into float, without a bias */
+  if (a.type != b.type || c.type != d.type || (a.type != d.type && (!widens || how.epilogue == CUBLASLT_EPILOGUE_BIAS)))
+    return false;
   bool wide = d.type == CUDA_R_64F;
   if (wide != (how.compute == CUBLAS_COMPUTE_64F) || wide != (how.scale == CUDA_R_64F)) return false;
   if (how.compute == CUBLAS_COMPUTE_32F_FAST_TF32 && d.type != CUDA_R_32F) return false;
-  if (how.epilogue == CUBLASLT_EPILOGUE_BIAS && !how.bias) return false;
+  if ((how.epilogue != CUBLASLT_EPILOGUE_DEFAULT) != (how.bias != NULL)) return false;
   uint64_t m = how.transa == CUBLAS_OP_T ? a.columns : a.rows, k = how.transa == CUBLAS_OP_T ? a.rows : a.columns;
   uint64_t l = how.transb == CUBLAS_OP_T ? b.columns : b.rows, n = how.transb == CUBLAS_OP_T ? b.rows : b.columns;
   return k == l && d.rows == m && d.columns == n && c.rows == m && c.columns == n;
@@ -100,17 +108,27 @@ static bool fits(const product &how, const layout &a, const layout &b, const lay
 /* Computes the product. Column-major. */
 static void multiply(product how, layout A, layout B, layout C, layout D, double alpha, double beta, const void *a,
                      const void *b, const void *c, void *d) {
-  int type = dtype_of(D.type);
+  int type = dtype_of(D.type), read = dtype_of(A.type);
   bool rounds = how.compute == CUBLAS_COMPUTE_32F_FAST_TF32;
   bool ta = how.transa == CUBLAS_OP_T, tb = how.transb == CUBLAS_OP_T;
   int64_t inner = (int64_t)(ta ? A.rows : A.columns);
+  for (int64_t n = 0; n < (int64_t)D.rows && how.epilogue == CUBLASLT_EPILOGUE_BGRADA; n++) {
+    double sum = 0;
+    for (int64_t k = 0; k < inner; k++) sum += lm_fake_read(read, a, ta ? k + n * A.ld : n + k * A.ld);
+    lm_fake_write(type, how.bias, n, sum);
+  }
+  for (int64_t n = 0; n < (int64_t)D.columns && how.epilogue == CUBLASLT_EPILOGUE_BGRADB; n++) {
+    double sum = 0;
+    for (int64_t k = 0; k < inner; k++) sum += lm_fake_read(read, b, tb ? n + k * B.ld : k + n * B.ld);
+    lm_fake_write(type, how.bias, n, sum);
+  }
   for (int64_t i = 0; i < D.batch; i++) {
     for (int64_t column = 0; column < (int64_t)D.columns; column++) {
       for (int64_t row = 0; row < (int64_t)D.rows; row++) {
         double sum = 0;
         for (int64_t k = 0; k < inner; k++) {
-          double x = lm_fake_read(type, a, i * A.step + (ta ? k + row * A.ld : row + k * A.ld));
-          double y = lm_fake_read(type, b, i * B.step + (tb ? column + k * B.ld : k + column * B.ld));
+          double x = lm_fake_read(read, a, i * A.step + (ta ? k + row * A.ld : row + k * A.ld));
+          double y = lm_fake_read(read, b, i * B.step + (tb ? column + k * B.ld : k + column * B.ld));
           sum += rounds ? lm_fake_tf32(x) * lm_fake_tf32(y) : x * y;
         }
         double value = alpha * sum;
@@ -272,6 +290,7 @@ LM_FAKE_API cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t h, cu
   if (lm_fake_forbidden() != 0) return CUBLAS_STATUS_INTERNAL_ERROR; /* since CUDA 13.3 */
   if (!h || w.magic != WISH || wanted < 1 || !fits(p, A, B, C, D)) return CUBLAS_STATUS_INVALID_VALUE;
   if (p.epilogue == CUBLASLT_EPILOGUE_BIAS && D.rows == 1) return CUBLAS_STATUS_NOT_SUPPORTED;
+  if (adds_up(p) && (B.batch > 1 || D.columns % 8 != 0)) return CUBLAS_STATUS_NOT_SUPPORTED;
   uint64_t workspace = A.columns > 32 && w.workspace >= WORKSPACE ? WORKSPACE : 0;
   algorithm chosen = {ALGORITHM, {w.align[0], w.align[1], w.align[2], w.align[3]}, workspace, describe(p, A, B, C, D)};
   memset(result, 0, sizeof *result);
@@ -303,7 +322,7 @@ LM_FAKE_API cublasStatus_t cublasLtMatmul(cublasLtHandle_t h, cublasLtMatmulDesc
     if (!lm_fake_aligned(operand[i], chosen.align[i]) || lm_fake_device_of(operand[i]) < 0)
       return CUBLAS_STATUS_INVALID_VALUE;
   }
-  if (p.epilogue == CUBLASLT_EPILOGUE_BIAS && !lm_fake_aligned(p.bias, BIAS_ALIGN)) return CUBLAS_STATUS_INVALID_VALUE;
+  if (p.bias && !lm_fake_aligned(p.bias, BIAS_ALIGN)) return CUBLAS_STATUS_INVALID_VALUE;
   if (chosen.workspace > bytes || (chosen.workspace > 0 && lm_fake_device_of(workspace) < 0))
     return CUBLAS_STATUS_INVALID_VALUE;
   bool wide = p.scale == CUDA_R_64F;
@@ -311,13 +330,17 @@ LM_FAKE_API cublasStatus_t cublasLtMatmul(cublasLtHandle_t h, cublasLtMatmulDesc
   double plus = wide ? *(const double *)beta : *(const float *)beta;
   uint64_t scratch = chosen.workspace;
   uint64_t inner = p.transa == CUBLAS_OP_T ? A.rows : A.columns;
-  lm_fake_cost cost = {lm_fake_product_of(dtype_of(D.type), p.compute == CUBLAS_COMPUTE_32F_FAST_TF32),
+  lm_fake_cost cost = {lm_fake_product_of(dtype_of(A.type), p.compute == CUBLAS_COMPUTE_32F_FAST_TF32),
                        "cublasLtMatmul",
                        2.0 * (double)D.rows * (double)D.columns * (double)inner * D.batch,
                        {{a, bytes_of(A), false}, {b, bytes_of(B), false}, {d, bytes_of(D), true}}};
   if (plus != 0) cost.operands.push_back({c, bytes_of(C), false});
   if (p.epilogue == CUBLASLT_EPILOGUE_BIAS)
     cost.operands.push_back({p.bias, D.rows * lm_fake_bytes_of(dtype_of(D.type)), false});
+  if (adds_up(p))
+    cost.operands.push_back(
+        {p.bias, (p.epilogue == CUBLASLT_EPILOGUE_BGRADB ? D.columns : D.rows) * lm_fake_bytes_of(dtype_of(D.type)),
+         true});
   return lm_fake_enqueue(
              stream,
              [=] {

@@ -95,7 +95,7 @@ local function difference(a, b)
   end
   local x, y = tostring(a:stride()), tostring(b:stride())
   if x ~= y then return ("the stride is %s, not %s"):format(y, x) end
-  local p, q = a:detach():contiguous(), b:detach():contiguous()
+  local p, q = a:detach():cpu():contiguous(), b:detach():cpu():contiguous()
   local bytes = p:numel() * p:element_size()
   if bytes == 0 or ffi.C.memcmp(p:data_ptr(), q:data_ptr(), bytes) == 0 then return end
   return ("%d of %d elements differ, by at most %g"):format(p:ne(q):sum():item(), p:numel(),

@@ -26,13 +26,16 @@ static lm_status multiply_by_tiles(const lm_product_args *p, lm_tensor *y, void 
   return LAUNCH("matmul kernel", lm_k_matmul(&job, stream));
 }
 
-static lm_status multiply_by_blas(lm_cuda_frame *f, const lm_product_args *p, lm_tensor *y, bool *done_) {
+/* sums: of x's rows or, with `of_other`, of other's columns; or NULL. Then only a kernel that computes them does. */
+static lm_status multiply_by_blas(lm_cuda_frame *f, const lm_product_args *p, lm_tensor *y, lm_tensor *sums,
+                                  bool of_other, bool *done_) {
   lm_status status;
   lm_matrix a = {0}, b = {0};
   lm_tensor *sum = NULL, *bias = NULL;
+  const lm_dtype dtype = p->x->dtype;
   int r = y->ndim - 2, c = y->ndim - 1;
-  TRY(lm_matrix_describe(p->x, y->dtype, &a));
-  TRY(lm_matrix_describe(p->other, y->dtype, &b));
+  TRY(lm_matrix_describe(p->x, dtype, &a));
+  TRY(lm_matrix_describe(p->other, dtype, &b));
   const lm_tensor *input = p->beta != 0 ? p->input : NULL;
   /* A fused bias is added as the product is written. */
   bool fused = input && p->beta == 1 && input->ndim == 1 && input->size[0] == y->size[c];
@@ -47,13 +50,16 @@ static lm_status multiply_by_blas(lm_cuda_frame *f, const lm_product_args *p, lm
                                     .step_a = a.step,
                                     .step_b = b.step,
                                     .step_y = y->size[r] * y->size[c],
-                                    .dtype = y->dtype,
+                                    .dtype = dtype,
+                                    .dtype_y = y->dtype,
                                     .ta = a.transposed,
                                     .tb = b.transposed != p->transposed},
                           .device = y->device,
                           .a = a.t->data,
                           .b = b.t->data,
                           .bias = bias ? bias->data : NULL,
+                          .sums = sums ? sums->data : NULL,
+                          .sums_b = of_other,
                           .y = y->data,
                           .alpha = p->alpha,
                           .beta = 0};
@@ -75,10 +81,28 @@ done:
   return status;
 }
 
-/* Computes a product; y is dense and not empty. */
+/* Computes a product; y is dense and not empty, of x's dtype or float32. */
 lm_status lm_cuda_product(const lm_product_args *p, lm_tensor *const *out, lm_cuda_frame *f) {
   lm_tensor *y = out[0];
   bool done_ = false;
-  if (lm_dtype_is_float(y->dtype) && p->x->size[p->x->ndim - 1] > 0) NEED(multiply_by_blas(f, p, y, &done_));
-  return done_ ? LM_OK : multiply_by_tiles(p, y, f->stream);
+  if (lm_dtype_is_float(y->dtype) && p->x->size[p->x->ndim - 1] > 0)
+    NEED(multiply_by_blas(f, p, y, NULL, false, &done_));
+  if (done_ || y->dtype == p->x->dtype) return done_ ? LM_OK : multiply_by_tiles(p, y, f->stream);
+  LM_OWNED *half = NULL;
+  NEED(lm_tensor_empty(p->x->dtype, y->device, y->ndim, y->size, LM_CONTIGUOUS, &half));
+  NEED(multiply_by_tiles(p, half, f->stream));
+  return lm_cuda_copy(half, y);
+}
+
+lm_status lm_cuda_mm_with_sums(const lm_mm_with_sums_args *a, lm_tensor *const *out, lm_cuda_frame *f) {
+  const lm_product_args p = {.x = a->x, .other = a->other, .alpha = 1};
+  bool done_ = false;
+  if (a->x->size[1] > 0) NEED(multiply_by_blas(f, &p, out[0], out[1], a->of_other, &done_));
+  if (done_) return LM_OK;
+  NEED(lm_cuda_product(&p, out, f));
+  LM_OWNED *sums = NULL;
+  const lm_reduce_args reduced = {
+      .x = a->of_other ? a->other : a->x, .dim = {1, {!a->of_other}}, .statistic = LM_STATISTIC_SUM};
+  NEED(lm_product_sums(a->of_other, out[1], &sums));
+  return lm_cuda_reduce(&reduced, &sums, f);
 }

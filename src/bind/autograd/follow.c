@@ -1,8 +1,11 @@
 /* Runs functions whose calls of ops are recorded as segments and later run by them (plan/follow.h):
  *
- *   compiled() -> a function's recordings, empty
+ *   compiled(exact = false) -> a function's recordings, empty. exact: results have the bits of eager ops on a GPU too
  *   compiled:call(f, ...) -> what f(...) returns
  *   compiled:state() -> {recordings, runs, segments, reason, line}
+ *   compiled:set_explained()             keeps the steps of segments as they are recorded
+ *   compiled:explain(i, is_planned) -> the i-th segment's steps as text, as they run or were recorded, and the script's
+ * line at its end; nil after the last segment
  *   compiled:steps(i) -> names of the i-th segment's ops, "+" before one that is computed with that before it; nil
  * after the last segment */
 #include "plan/follow.h"
@@ -12,10 +15,12 @@ LM_LIST(lm_methods_of_compiled);
 LM_HELD_TYPE(compiled, lm_compiled, lm_compiled_free, "luminary.compiled", "a compiled function's recordings",
              LM_METHODS_OF(compiled))
 
-LM_FUNCTION(compiled) {
-  lm_need(L, lm_compiled_new(lm_object_new(L, &compiled_type)));
+LM_FUNCTION(compiled, (boolean, exact, false)) {
+  lm_need(L, lm_compiled_new(exact, lm_object_new(L, &compiled_type)));
   return 1;
 }
+
+static void collect_garbage(void *L) { lm_collect_all(L); }
 
 LM_OBJECT_METHOD(compiled, call, "call") {
   lm_lua *s = LM_STATE(L);
@@ -28,7 +33,7 @@ LM_OBJECT_METHOD(compiled, call, "call") {
   s->follows = true;
   lm_lines_changed(s);
   const bool failed = lm_pcall(L, lua_gettop(L) - 2, LUA_MULTRET);
-  lm_status status = lm_compiled_end(c, failed);
+  lm_status status = lm_compiled_end(c, failed, collect_garbage, L);
   s->follows = s->settle_failed = s->reads_for_op = false;
   lm_lines_changed(s);
   if (lm_compiled_has_open(c)) {
@@ -64,4 +69,19 @@ LM_OBJECT_METHOD(compiled, steps, "steps", (compiled, compiled), (int, i)) {
     lua_rawseti(L, -2, k + 1);
   }
   return 1;
+}
+
+LM_OBJECT_METHOD(compiled, set_explained, "set_explained", (compiled, compiled)) {
+  lm_compiled_set_explained(compiled);
+  return 0;
+}
+
+LM_OBJECT_METHOD(compiled, explain, "explain", (compiled, compiled), (int, i), (flag, is_planned)) {
+  LM_OWNED_BYTES text = {0};
+  const char *line = NULL;
+  if (!lm_compiled_explain(compiled, (int)i - 1, is_planned, &text, &line)) return 0;
+  if (text.failed) return lm_raise(L, LM_E_OOM);
+  lua_pushlstring(L, text.data ? text.data : "", text.n);
+  lua_pushstring(L, line);
+  return 2;
 }

@@ -68,5 +68,6 @@ LM_FUNCTION_AS(device_peers, "can_device_access_peer", (device, device), (device
 }
 
 LM_FUNCTION(synchronize, (device, device, lm_default_device())) {
+  lm_need(L, lm_settle());
   return lm_return(L, lm_device_synchronize(device), 0);
 }

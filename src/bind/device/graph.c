@@ -111,6 +111,7 @@ LM_FUNCTION(graph_capture) {
   lm_stream *side = lm_need_stream(L, 1, "graph", "stream");
   lm_device device = side->device;
   lm_need_function(L, 3, "cuda.graph", "");
+  lm_need(L, lm_leave());
   lua_gc(L, LUA_GCCOLLECT, 0);
   lua_gc(L, LUA_GCCOLLECT, 0);
   graph *g = lm_object_new(L, &graph_type);
@@ -124,7 +125,9 @@ LM_FUNCTION(graph_capture) {
   s->step_at = SIZE_MAX;
   lua_gc(L, LUA_GCSTOP, 0);
   lm_stream_set_current(side);
+  lm_follower *follower = lm_follower_swap(NULL); /* results that it owes are no part of the capture */
   int failed = lm_pcall(L, lua_gettop(L) - 4, LUA_MULTRET);
+  lm_follower_swap(follower);
   lm_status status = end_capture(g, !failed);
   lm_stream_set_current(before);
   lua_gc(L, LUA_GCRESTART, 0);
@@ -142,6 +145,7 @@ LM_READER(graph *, graph) {
 
 LM_FUNCTION_AS(graph_replay, "replay", (graph, g)) {
   lm_status status;
+  lm_need(L, lm_settle());
   lm_stream *s = lm_stream_current(g->device);
   if (!s) return lm_raise(L, LM_E_DEVICE);
   if (g->blocks > 0) {

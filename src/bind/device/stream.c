@@ -11,6 +11,7 @@
 lm_stream *lm_need_stream(lua_State *L, int i, const char *fn, const char *arg) {
   lm_device device = lm_need_device(L, i, fn, "device");
   int64_t id = lm_need_int(L, i + 1, fn, arg);
+  lm_need(L, lm_settle());                /* calls so far give their work to the current stream */
   if (id == 0) lm_stream_current(device); /* makes the default stream */
   lm_stream *s = id >= 0 && id < LM_STREAM_MAX ? lm_stream_by_id(device, (int)id) : NULL;
   if (!s) lm_raise(L, lm_fail_int(fn, arg, lm_text("the number of a stream of %s", lm_device_name(device)), id));
@@ -55,8 +56,9 @@ LM_FUNCTION(with_stream) {
   lm_need_function(L, 3, "cuda.stream", "s, ");
   lm_stream_set_current(s);
   int failed = lm_pcall(L, lua_gettop(L) - 3, LUA_MULTRET);
+  lm_status status = lm_settle();
   lm_stream_set_current(before);
-  return failed ? lua_error(L) : lua_gettop(L) - 2;
+  return failed ? lua_error(L) : lm_return(L, status, lua_gettop(L) - 2);
 }
 
 LM_FUNCTION_AS(stream_wait, "wait_stream", (stream, stream), (any, id), (stream, on), (any, id_on)) {

@@ -7,8 +7,10 @@
 #include "backend/cpu/matmul/gemm.h"
 #include "backend/cpu/onednn/onednn.h"
 #include "base/message.h"
+#include "op/input_layout.h"
 #include "op/matmul_call.h"
 #include "op_args_products.h"
+#include "op_args_reductions.h"
 
 /* finish, finish_ctx, finished: of the job (gemm.h). An input that is y itself is added to; if that may change bits,
  * nothing is done, and *finished is false. */
@@ -82,6 +84,18 @@ lm_status lm_cpu_product(const lm_product_args *p, lm_tensor *const *out) {
   const bool defers = atomic_load_explicit(&lm_chains, memory_order_relaxed) > 0;
   if (__builtin_expect(defers, 0) && lm_chain_put_product(p, out[0], multiply_by_blocks)) return LM_OK;
   return multiply_by_blocks(p, out[0], NULL, NULL, NULL);
+}
+
+lm_status lm_cpu_mm_with_sums(const lm_mm_with_sums_args *a, lm_tensor *const *out) {
+  LM_OWNED *x = NULL, *other = NULL;
+  NEED(lm_to_dtype(a->x, out[0]->dtype, &x));
+  NEED(lm_to_dtype(a->other, out[0]->dtype, &other));
+  NEED(lm_cpu_product(&(lm_product_args){.x = x, .other = other, .alpha = 1}, out));
+  LM_OWNED *sums = NULL;
+  const lm_reduce_args reduced = {
+      .x = a->of_other ? other : x, .dim = {1, {!a->of_other}}, .statistic = LM_STATISTIC_SUM};
+  NEED(lm_product_sums(a->of_other, out[1], &sums));
+  return lm_cpu_reduce(&reduced, &sums);
 }
 
 lm_status lm_cpu_linear_with_epilogue(const lm_linear_with_epilogue_args *a, lm_tensor *const *out) {

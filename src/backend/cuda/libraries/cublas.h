@@ -8,12 +8,14 @@
  * apart (0: one for all). None of the sizes is 0; beta 0 never reads y. */
 typedef struct lm_cuda_gemm_shape {
   int64_t batch, m, n, k, lda, ldb, ldy, step_a, step_b, step_y;
-  int32_t dtype, ta, tb, unused; /* dtype: floating; ta, tb: 0 or 1; unused: 0, fills the padding of a key */
+  int32_t dtype, dtype_y, ta, tb; /* dtype: of a and b, floating; dtype_y: that, or float32; ta, tb: 0 or 1 */
 } lm_cuda_gemm_shape;
 typedef struct lm_cuda_gemm_job {
   lm_cuda_gemm_shape shape;
   lm_device device;
   const void *a, *b, *bias; /* bias: [n], aligned to LM_CUDA_ALIGN, or NULL */
+  void *sums;               /* of dtype_y: gets the sums of a's rows, [m]; or NULL. Not with a bias */
+  bool sums_b;              /* true for the sums of b's columns, [n], instead */
   void *y;
   double alpha, beta;
 } lm_cuda_gemm_job;

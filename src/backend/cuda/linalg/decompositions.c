@@ -111,6 +111,7 @@ lm_status lm_columns_product(const lm_solver_call *c, const lm_columns_job *job)
                                      .step_b = (int64_t)lm_rows_of(job->a) * lm_columns_of(job->a),
                                      .step_y = (int64_t)lm_rows_of(job->y) * lm_columns_of(job->y),
                                      .dtype = c->dtype,
+                                     .dtype_y = c->dtype,
                                      .ta = job->tb,
                                      .tb = job->ta},
                            .device = c->device,

@@ -1,0 +1,63 @@
+/* Makes a product, reduction or elementwise op of halves write float32, where its result is only read to be converted
+ * to it, as gradients of weights under autocast are. The conversion goes, and values are not rounded to half in
+ * between, by which they differ from those of eager ops. Devices but the CPU, whose steps keep the bits of eager ops.
+ */
+#include "base/mem.h"
+#include "op_entries.h"
+#include "plan/segment.h"
+
+/* Returns true if an event or a gradient has a value in the buffer. */
+static bool is_visible(const lm_segment *g, int buffer) {
+  for (int i = 0; i < g->ninstances; i++)
+    if (g->value[g->instance[i].value].buffer == buffer) return true;
+  for (int i = 0; i < g->nleaves; i++)
+    if (g->leaf[i].after >= 0 && g->value[g->leaf[i].after].buffer == buffer) return true;
+  return false;
+}
+
+/* Returns the only step after i that reads or writes the buffer, views aside; -1: none, or several. */
+static int find_reader(const lm_segment *g, int i, int buffer) {
+  int found = -1;
+  for (int k = i + 1; k < g->nsteps; k++) {
+    const lm_segment_step *s = &g->step[k];
+    bool reads = false;
+    for (int j = 0; j < s->nin; j++)
+      reads = reads || (s->in[j] >= 0 && !g->value[s->in[j]].number && g->value[s->in[j]].buffer == buffer);
+    if (!reads || lm_ops[s->op < 0 ? 0 : s->op].kind == LM_VIEW) continue;
+    if (found >= 0) return -1;
+    found = k;
+  }
+  return found;
+}
+
+/* Returns true for a step of halves that would write float32 if lm_halves_widen were true. */
+static bool can_widen(const lm_segment *g, const lm_segment_step *s) {
+  if (s->op < 0 || s->form == LM_RUN_IN_PLACE || s->widens || s->nout != 1 || s->out[0] < 0) return false;
+  const lm_op *op = &lm_ops[s->op];
+  const bool adds = op->slot == LM_OP_product && s->nin > 2 && s->in[2] >= 0; /* a bias, or input */
+  const lm_place *p = &g->value[s->out[0]].place;
+  return (op->kind == LM_POINTWISE || op->slot == LM_OP_reduce || op->slot == LM_OP_product) && !adds &&
+         lm_dtype_is_half(p->dtype) && LM_DEVICE_KIND(p->device) != LM_CPU &&
+         g->buffer[g->value[s->out[0]].buffer].origin == LM_FROM_STEP;
+}
+
+static bool converts(const lm_segment *g, const lm_segment_step *s, int from) {
+  if (s->op != LM_OP_to_copy || s->in[0] != from || s->out[0] < 0) return false;
+  lm_place as_float = g->value[from].place;
+  as_float.dtype = LM_F32;
+  return lm_place_equals(&as_float, &g->value[s->out[0]].place) && as_float.at == 0;
+}
+
+void lm_segment_widen_results(lm_segment *g) {
+  for (int i = 0; i < g->nsteps && !g->is_exact; i++) {
+    lm_segment_step *s = &g->step[i];
+    if (!can_widen(g, s)) continue;
+    const int buffer = g->value[s->out[0]].buffer, reader = find_reader(g, i, buffer);
+    if (reader < 0 || is_visible(g, buffer) || !converts(g, &g->step[reader], s->out[0]) ||
+        !lm_segment_runs_at_once(g, i, reader))
+      continue;
+    s->out[0] = g->step[reader].out[0];
+    s->widens = true;
+    lm_segment_remove_step(g, reader);
+  }
+}
