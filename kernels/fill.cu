@@ -6,10 +6,6 @@
 /* ---- sources: each computes four elements, from an index that is a multiple of 4. fma is explicit where the CPU's
  * compiler fuses the same sums, so that results agree to the bit. */
 
-LM_DEVICE lm_philox_block lm_block_of(const lm_blocks_drawn &d, int64_t block) {
-  return lm_philox(d.seed, d.offset + (d.extra ? *d.extra : 0) + (uint64_t)block);
-}
-
 struct lm_arange_source {
   typedef double num;
   static LM_DEVICE void four(const lm_fill_source &s, int64_t i, double *out) {
@@ -43,7 +39,7 @@ struct lm_linspace_source {
     typedef float num;                                                           \
     static LM_DEVICE void four(const lm_fill_source &s, int64_t i, float *out) { \
       [[maybe_unused]] float a = (float)s.a, b = (float)s.b;                     \
-      lm_philox_block block = lm_block_of(s.draw, i / 4);                        \
+      lm_philox_block block = lm_block_of(&s.draw, i / 4);                       \
       LM_UNROLL                                                                  \
       for (int j = 0; j < 4; j++) {                                              \
         uint32_t bits = block.word[j] & s.keep;                                  \
@@ -58,7 +54,7 @@ struct lm_linspace_source {
       [[maybe_unused]] double a = s.a, b = s.b;                                   \
       LM_UNROLL                                                                   \
       for (int j = 0; j < 4; j += 2) {                                            \
-        lm_philox_block block = lm_block_of(s.draw, (i + j) / 2);                 \
+        lm_philox_block block = lm_block_of(&s.draw, (i + j) / 2);                \
         LM_UNROLL                                                                 \
         for (int half = 0; half < 2; half++) {                                    \
           uint64_t bits = lm_philox_u64(block, half);                             \
@@ -80,7 +76,7 @@ struct lm_normal_f32_source {
   typedef float num;
   static LM_DEVICE void four(const lm_fill_source &s, int64_t i, float *out) {
     float mean = (float)s.a, deviation = (float)s.b;
-    lm_philox_block block = lm_block_of(s.draw, i / 4);
+    lm_philox_block block = lm_block_of(&s.draw, i / 4);
     LM_UNROLL
     for (int j = 0; j < 4; j += 2) {
       float pair[2];
@@ -96,7 +92,7 @@ struct lm_normal_f64_source {
     LM_UNROLL
     for (int j = 0; j < 4; j += 2) {
       double pair[2];
-      lm_philox_block block = lm_block_of(s.draw, (i + j) / 2);
+      lm_philox_block block = lm_block_of(&s.draw, (i + j) / 2);
       lm_normal_f64(lm_philox_u64(block, 0), lm_philox_u64(block, 1), pair);
       out[j] = fma(s.b, pair[0], s.a), out[j + 1] = fma(s.b, pair[1], s.a);
     }
@@ -120,7 +116,7 @@ struct lm_integers_source {
     uint64_t range = (uint64_t)s.to - (uint64_t)s.from;
     LM_UNROLL
     for (int j = 0; j < 4; j += 2) {
-      lm_philox_block block = lm_block_of(s.draw, (i + j) / 2);
+      lm_philox_block block = lm_block_of(&s.draw, (i + j) / 2);
       LM_UNROLL
       for (int half = 0; half < 2; half++) {
         out[j + half] = (int64_t)((uint64_t)s.from + lm_uniform_below(lm_philox_u64(block, half), range));
@@ -199,7 +195,7 @@ LM_KERNEL void __launch_bounds__(LM_FILL_BLOCK)
       if (i + j < n) in.v[j] = x[i + j];
     }
   }
-  lm_philox_block block = lm_block_of(draw, i / LM_GROUP);
+  lm_philox_block block = lm_block_of(&draw, i / LM_GROUP);
   LM_UNROLL
   for (int j = 0; j < LM_GROUP; j++) {
     kept.v[j] = block.word[j] >> 8 >= threshold;

@@ -3,13 +3,8 @@
 #pragma once
 
 #include "c_linkage.h"
+#include "philox.h"
 #include "strided.h"
-
-/* Random blocks of a seed, as kernels/philox.h counts them. */
-typedef struct lm_blocks_drawn {
-  uint64_t seed, offset;
-  const uint64_t *extra; /* NULL, or device memory: added to the offset, so that a captured draw differs each time */
-} lm_blocks_drawn;
 
 enum {
   LM_ARANGE,

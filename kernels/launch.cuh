@@ -11,7 +11,7 @@
 
 #ifdef LM_HOST_KERNELS
 #include LM_HOST_KERNELS /* the header that supplies CUDA's names */
-#else
+#elif !defined(__CUDACC_RTC__)
 #include <cuda_runtime.h>
 #endif
 
@@ -40,6 +40,7 @@ static const unsigned LM_ALL_LANES = 0xffffffffu;
 
 /* ---- launching ---- */
 
+#ifndef __CUDACC_RTC__
 /* Precedes the arguments of every launch, as args[-1]. CUDA ignores it; a runtime that has no device but the kernel's
  * body, compiled for the host, copies the parameters by `size` and runs the body with them by `call`. */
 enum { LM_LAUNCH_MAGIC = 0x4c4d6b31 };
@@ -97,6 +98,7 @@ static inline int lm_launch_each(void (*kernel)(P...), int64_t n, int threads, v
                                  typename lm_same_type<P>::type... args) {
   return lm_launch(kernel, lm_blocks(n, threads, INT32_MAX), threads, 0, stream, args...);
 }
+#endif
 
 /* ---- indices ---- */
 
@@ -144,6 +146,7 @@ typedef struct lm_long_divider {
   uint32_t shift;
 } lm_long_divider;
 
+#ifndef __CUDACC_RTC__
 static inline lm_long_divider lm_long_divider_make(int64_t divisor) {
   lm_long_divider d = {0, divisor, 0};
   while (d.shift < 63 && ((uint64_t)1 << d.shift) < (uint64_t)divisor) d.shift++;
@@ -151,6 +154,7 @@ static inline lm_long_divider lm_long_divider_make(int64_t divisor) {
   d.magic = (uint64_t)((above << 64) / (uint64_t)divisor + 1);
   return d;
 }
+#endif
 
 LM_DEVICE int64_t lm_long_divide(int64_t n, lm_long_divider d) {
   return (int64_t)((__umul64hi((uint64_t)n, d.magic) + (uint64_t)n) >> d.shift);

@@ -40,6 +40,16 @@ LM_DEVICE_CODE lm_philox_block lm_philox(uint64_t seed, uint64_t block) {
   return out;
 }
 
+/* Random blocks of a seed, as they are counted above. */
+typedef struct lm_blocks_drawn {
+  uint64_t seed, offset;
+  const uint64_t *extra; /* NULL, or device memory: added to the offset, so that a captured draw differs each time */
+} lm_blocks_drawn;
+
+LM_DEVICE_CODE lm_philox_block lm_block_of(const lm_blocks_drawn *d, int64_t block) {
+  return lm_philox(d->seed, d->offset + (d->extra ? *d->extra : 0) + (uint64_t)block);
+}
+
 /* Returns words 2 * half and 2 * half + 1 as one; the first is the low one. */
 LM_DEVICE_CODE uint64_t lm_philox_u64(lm_philox_block b, int half) {
   return (uint64_t)b.word[2 * half + 1] << 32 | b.word[2 * half];

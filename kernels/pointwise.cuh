@@ -1,38 +1,12 @@
-/* Runs elementwise kernels over a row, a struct with
- *   NIN                       number of its inputs
- *   TEST                      true if results are 1 or 0, stored as bool
- *   DIVIDES                   index from 1 of the input that may not be 0; 0: none
- *   of(in, numbers)           its value
- * for each compute type num. Two kernels a row: `flat` where all operands are laid out alike, contiguous and of one
- * dtype (the compute type, or a 16-bit one), single numbers aside; `walk` for everything else. A few rows of two inputs
- * have `mixed` as well: contiguous operands of float and a 16-bit dtype, or a mask as the second. */
+/* Runs elementwise kernels over a row of pointwise_elements.cuh, for each compute type num. Two kernels a row: `flat`
+ * where all operands are laid out alike, contiguous and of one dtype (the compute type, or a 16-bit one), single
+ * numbers aside; `walk` for everything else. A few rows of two inputs have `mixed` as well: contiguous operands of
+ * float and a 16-bit dtype, or a mask as the second. */
 #pragma once
 
 #include "pointwise.h"
-#include "scalar_functions_cuda.cuh"
+#include "pointwise_elements.cuh"
 #include "strided.cuh"
-
-template <class num>
-struct lm_numbers {
-  num of[LM_POINTWISE_NUMBERS];
-};
-
-/* ---- the rows generated from op/entries/ops.lua */
-
-#define LM_REAL
-#define LM_WHOLE
-#define LM_ELEMENT     \
-  template <class num> \
-  LM_DEVICE
-#include "pointwise_scalars.h"
-
-#include "pointwise_rows.cuh"
-
-template <class num>
-struct lm_row_copy {
-  enum { NIN = 1, TEST = 0, DIVIDES = 0 };
-  static LM_DEVICE num of(const num *in_, const lm_numbers<num> &) { return in_[0]; }
-};
 
 template <class Row, class num>
 LM_DEVICE num lm_pointwise_of(const num *in, const lm_numbers<num> &numbers, lm_bad bad, int bad_kind,

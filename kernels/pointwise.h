@@ -4,9 +4,8 @@
 
 #include "bad_values.h"
 #include "c_linkage.h"
+#include "pointwise_numbers.h"
 #include "strided.h"
-
-enum { LM_POINTWISE_NUMBERS = 4 };
 
 /* A number in the compute type. */
 typedef union lm_pointwise_value {

@@ -11,7 +11,7 @@
 
 #if defined(LM_HOST_KERNELS)
 #include "half_float.h"
-#else
+#elif !defined(__CUDACC_RTC__)
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #endif
@@ -92,6 +92,10 @@ LM_DEVICE C lm_get(T v) {
   } else if constexpr (std::is_same_v<T, lm_f16>) {
 #if defined(LM_HOST_KERNELS)
     return (C)lm_from_half(v.bits);
+#elif defined(__CUDACC_RTC__) /* which has no headers of CUDA */
+    float f;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(f) : "h"(v.bits));
+    return (C)f;
 #else
     return (C)__half2float(__ushort_as_half(v.bits));
 #endif
@@ -111,12 +115,20 @@ LM_DEVICE T lm_put(C v) {
   } else if constexpr (std::is_same_v<T, lm_f16>) {
 #if defined(LM_HOST_KERNELS)
     return lm_f16{lm_to_half((float)v)};
+#elif defined(__CUDACC_RTC__)
+    lm_f16 stored;
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(stored.bits) : "f"((float)v));
+    return stored;
 #else
     return lm_f16{__half_as_ushort(__float2half_rn((float)v))};
 #endif
   } else if constexpr (std::is_same_v<T, lm_bf16>) {
 #if defined(LM_HOST_KERNELS)
     return lm_bf16{lm_to_bf16((float)v)};
+#elif defined(__CUDACC_RTC__)
+    lm_bf16 stored;
+    asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(stored.bits) : "f"((float)v));
+    return stored;
 #else
     return lm_bf16{__bfloat16_as_ushort(__float2bfloat16_rn((float)v))};
 #endif

@@ -83,7 +83,7 @@ variable "LM_CUDA_VIRTUAL" {
 }
 variable "LM_CUDA_WITHOUT" {
   help = "Libraries not to use, separated by commas: cufft and cusolver (the CPU computes instead), cudnn_rnn "
-    .. "(recurrent layers are computed step by step)", carried = true,
+    .. "(recurrent layers are computed step by step), nvrtc (lm.compile writes no kernels)", carried = true,
   doctor_warning = {nil, "note", "the functions of these libraries are computed in other ways, which are slower"},
 }
 variable "LM_SYNC" {
@@ -94,6 +94,9 @@ variable "LM_SYNC" {
 -- ---- files and the prompt
 
 variable "LUMINARY_DATA" {help = "The folder of data sets", default = "/usr/share/datasets", carried = true}
+variable "LM_KERNEL_CACHE" {
+  help = "The folder of kernels that lm.compile has compiled for a GPU", default = "~/.cache/luminary",
+}
 variable "LUMINARY_HISTORY" {help = "The history file of the prompt", default = "~/.luminary_history"}
 variable "LM_BACKEND_PATH" {
   help = "Folders of backend plug-ins, luminary_backend_<name>.so, separated by colons", carried = true,

@@ -18,7 +18,8 @@ bool lm_call_is_random(lm_op_id id, const void *args) {
     if (a->kind == LM_ARG_B && strcmp(a->name, "training") == 0) trains = *(const bool *)p;
     if (a->kind == LM_ARG_F && strncmp(a->name, "dropout", 7) == 0) drops = *(const double *)p > 0;
   }
-  return trains && (drops || strstr(op->name, "dropout") != NULL || strcmp(op->name, "rrelu") == 0);
+  return trains && (drops || strstr(op->name, "dropout") != NULL || strcmp(op->name, "rrelu") == 0 ||
+                    strcmp(op->name, "attention_draw") == 0);
 }
 
 void lm_each_tensor_slot(lm_op_id id, void *args, lm_tensor_slot_fn f, void *ctx) {

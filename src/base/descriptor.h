@@ -15,7 +15,7 @@ LM_API int lm_fd_copy(int fd, int lowest);
 LM_API int lm_fd_above_stdio(int fd);
 /* Moves the two descriptors of pipe2 or socketpair, whose result is `code`, above 2. On failure both are closed. */
 int lm_fds_above_stdio(int code, int fd[2]);
-void lm_close_all(const int *fds, int n); /* skips those that are -1 */
+LM_API void lm_close_all(const int *fds, int n); /* skips those that are -1 */
 /* Declares a descriptor, or -1, that is closed when the block ends. No goto may jump over the declaration. */
 #define LM_OWNED_FD __attribute__((cleanup(lm_fd_drop))) int
 static inline void lm_fd_drop(const int *fd) { lm_close_all(fd, 1); }

@@ -88,9 +88,8 @@ static lm_status check_integers(const lm_op *op, lm_dtype common, const double *
   return LM_OK;
 }
 
-/* Chooses the dtypes of the arithmetic and of the result, by PyTorch's rules and errors. */
-static lm_status plan_dtypes(int kernel, int nin, lm_tensor *const *in, const double *number, lm_dtype *compute,
-                             lm_dtype *result) {
+lm_status lm_pointwise_dtypes(int kernel, int nin, lm_tensor *const *in, const double *number, lm_dtype *compute,
+                              lm_dtype *result) {
   lm_dtype common;
   if (kernel >= LM_OP_COUNT) {
     *compute = lm_result_type(nin, in) == LM_F64 ? LM_F64 : LM_F32;
@@ -231,7 +230,7 @@ lm_status lm_pointwise_run(int kernel, int nin, lm_tensor *const *in, const doub
 
   memset(job.number, 0, sizeof job.number);
   if (numbers) { memcpy(job.number, numbers, sizeof(double) * lm_ops[lm_pointwise_op(kernel)].nnumber); }
-  NEED(plan_dtypes(kernel, nin, in, job.number, &job.compute, &dtype));
+  NEED(lm_pointwise_dtypes(kernel, nin, in, job.number, &job.compute, &dtype));
   if (alike) {
     device = in[0]->device;
   } else {

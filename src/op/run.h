@@ -21,6 +21,10 @@ lm_status lm_dispatch_or_host(lm_op_id op, lm_device device, const void *args, l
 lm_status lm_pointwise_run(int kernel, int nin, lm_tensor *const *in, const double *numbers, lm_tensor *into,
                            lm_tensor **out);
 
+/* Chooses the dtypes of an elementwise kernel's arithmetic and result, by PyTorch's rules and errors. */
+lm_status lm_pointwise_dtypes(int kernel, int nin, lm_tensor *const *in, const double *number, lm_dtype *compute,
+                              lm_dtype *result);
+
 /* The op that runs on this thread, for messages of lower layers. */
 typedef struct lm_running {
   const char *name;  /* NULL: none */

@@ -346,7 +346,10 @@ void lm_compiled_decide(lm_compiled *c) {
 
 lm_compiled_state lm_compiled_get_state(const lm_compiled *c) {
   lm_compiled_state s = {.recordings = c->recordings, .runs = c->ran};
-  for (const lm_segment *g = c->segments; g; g = g->next) s.segments += !g->runs_as_is;
+  for (const lm_segment *g = c->segments; g; g = g->next) {
+    s.segments += !g->runs_as_is;
+    if (!g->runs_as_is && g->reason[0]) s.reason = g->reason;
+  }
   if (c->reason[0]) s.reason = c->reason, s.line = c->line;
   return s;
 }

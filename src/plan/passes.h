@@ -14,13 +14,11 @@ void lm_segment_find_rows(lm_segment *g);
 /* Finds steps whose results can take the memory of a value that they are the last to read. */
 void lm_segment_overwrite(lm_segment *g);
 
-/* ---- on a GPU, where all but the last may change roundings, unless the segment is exact */
+/* ---- on a GPU: they may change roundings, so that a segment that is exact has none of them */
 /* Makes ops of halves write float32 where only a conversion reads their results. */
 void lm_segment_widen_results(lm_segment *g);
 /* Makes sums over the rows of a gradient a result of the product that reads it. */
 lm_status lm_segment_join_sums(lm_segment *g);
-/* Moves conversions to one another that are computed together. */
-void lm_segment_gather_casts(lm_segment *g);
 
 static inline bool lm_step_is_elementwise(const lm_segment_step *s) {
   return s->op < 0 || (lm_ops[s->op].kind == LM_POINTWISE && s->form != LM_RUN_IN_PLACE);

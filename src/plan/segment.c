@@ -5,7 +5,7 @@
 #include "autograd/tape.h"
 #include "base/mem.h"
 #include "plan/follow.h"
-#include "plan/segment.h"
+#include "plan/group.h"
 
 void lm_segment_refuse(lm_segment *g, const char *format, ...) {
   g->runs_as_is = true;
@@ -58,6 +58,8 @@ void lm_segment_free(lm_segment *g) {
     if (!g->event[i].is_backward) lm_args_free(g->event[i].op, g->event[i].args);
     lm_free(g->event[i].in);
   }
+  for (int i = 0; i < 2 * g->ngroups; i++) lm_free(g->group[i / 2].form[i % 2]);
+  lm_free(g->group);
   lm_free(g->value);
   lm_free(g->buffer);
   lm_free(g->instance);
@@ -70,6 +72,32 @@ void lm_segment_free(lm_segment *g) {
   lm_bytes_free(&g->recorded);
   lm_free(g->chain);
   lm_free(g);
+}
+
+/* ---- memory */
+
+lm_status lm_segment_need_storage(lm_segment_buffer *b, bool is_result) {
+  LM_OWNED *t = NULL;
+  if (b->storage) return LM_OK;
+  if (b->origin != LM_UNWRITTEN && !is_result)
+    return lm_fail(LM_E_STATE, "compile: a step reads memory that no step made");
+  NEED(lm_tensor_empty(LM_U8, b->device, 1, (int64_t[]){(int64_t)b->bytes}, LM_CONTIGUOUS, &t));
+  lm_storage_retain(b->storage = t->storage);
+  return LM_OK;
+}
+
+lm_status lm_segment_header(lm_segment *g, int v, bool is_result, lm_tensor **out) {
+  *out = NULL;
+  if (v < 0) return LM_OK;
+  lm_segment_value *value = &g->value[v];
+  *out = value->number ? value->number : value->t;
+  if (*out) return LM_OK;
+  lm_segment_buffer *b = &g->buffer[value->buffer];
+  const lm_place *p = &value->place;
+  NEED(lm_segment_need_storage(b, is_result));
+  NEED(lm_tensor_at(b->storage, p->dtype, p->device, p->ndim, p->size, p->stride, p->at + b->shift, &value->t));
+  *out = value->t;
+  return LM_OK;
 }
 
 /* ---- positions */

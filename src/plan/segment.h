@@ -66,11 +66,10 @@ typedef struct lm_segment_step {
   int kernel;
   lm_run_form form;
   bool widens;     /* lm_halves_widen while it ran */
-  uint8_t cast;    /* kind of conversion that casts.c moves; 0: none */
-  int ncasts;      /* number of conversions from it on that are computed together */
   bool is_chained; /* true for a step of a row, whose steps are computed together */
   bool joins;      /* true if that before it is in its row */
   int overwrites;  /* value whose memory the result takes, unless somebody holds it; -1: none */
+  int group;       /* number of its group from 1; 0: none */
   int nin, nout;
   void *args; /* the op's struct, or an array of numbers */
   int *in;    /* indices of values; -1: NULL */
@@ -131,6 +130,9 @@ typedef struct lm_segment {
   uint64_t *reached; /* for each instance: bits of the leaves that its history leads to */
   int words;         /* numbers for an instance in `reached` */
   lm_chain *chain;
+  struct lm_segment_group *group; /* plan/group.h */
+  int ngroups;
+  size_t group_capacity;
   lm_bytes recorded;      /* steps as recorded, if they are to be explained */
   lm_device device;       /* GPU of its tensors; the CPU if none is on a GPU */
   lm_device graph_device; /* device of tensors that require grad; LM_NO_DEVICE: there are none */
@@ -151,6 +153,10 @@ void lm_segment_drop_buffer(lm_segment *g, lm_segment_buffer *b);
 void lm_segment_refuse(lm_segment *g, const char *format, ...) LM_PRINTF(2, 3);
 
 /* ---- segment.c */
+/* Makes a buffer's memory, if it has none: that of a result, or that no step writes before it is read. */
+lm_status lm_segment_need_storage(lm_segment_buffer *b, bool is_result);
+/* Returns in *out the header of a value, borrowed; makes its memory as lm_segment_need_storage does. */
+lm_status lm_segment_header(lm_segment *g, int v, bool is_result, lm_tensor **out);
 /* shift: bytes from recorded places to a call's. */
 bool lm_place_is(const lm_place *p, int64_t shift, const lm_tensor *t);
 bool lm_place_equals(const lm_place *a, const lm_place *b);

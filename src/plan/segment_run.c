@@ -6,6 +6,7 @@
 #include "base/message.h"
 #include "op/pointwise.h"
 #include "op/run.h"
+#include "plan/group.h"
 #include "plan/passes.h"
 
 /* ---- planning */
@@ -56,46 +57,19 @@ lm_status lm_segment_plan(lm_segment *g) {
     NEED(lm_segment_out_of_place(g));
     lm_segment_order(g);
     lm_segment_find_rows(g);
-    set_last_uses(g);
-    find_written(g);
   } else {
     lm_segment_widen_results(g);
     NEED(lm_segment_join_sums(g));
-    set_last_uses(g);
-    find_written(g);
-    lm_segment_gather_casts(g);
-    set_last_uses(g);
+    NEED(lm_segment_group_steps(g));
   }
+  set_last_uses(g);
+  find_written(g);
   lm_segment_overwrite(g);
   for (int i = 0; i < g->nsteps; i++) any = any || g->step[i].is_chained;
   return any && !g->chain ? lm_chain_new(&g->chain) : LM_OK;
 }
 
 /* ---- running */
-
-static lm_status need_storage(lm_segment_buffer *b) {
-  LM_OWNED *t = NULL;
-  if (b->storage) return LM_OK;
-  if (b->origin != LM_UNWRITTEN) return lm_fail(LM_E_STATE, "compile: a step reads memory that no step made");
-  NEED(lm_tensor_empty(LM_U8, b->device, 1, (int64_t[]){(int64_t)b->bytes}, LM_CONTIGUOUS, &t));
-  lm_storage_retain(b->storage = t->storage);
-  return LM_OK;
-}
-
-/* Returns in *out the header of a value, borrowed. */
-static lm_status need_header(lm_segment *g, int v, lm_tensor **out) {
-  *out = NULL;
-  if (v < 0) return LM_OK;
-  lm_segment_value *value = &g->value[v];
-  *out = value->number ? value->number : value->t;
-  if (*out) return LM_OK;
-  lm_segment_buffer *b = &g->buffer[value->buffer];
-  const lm_place *p = &value->place;
-  NEED(need_storage(b));
-  NEED(lm_tensor_at(b->storage, p->dtype, p->device, p->ndim, p->size, p->stride, p->at + b->shift, &value->t));
-  *out = value->t;
-  return LM_OK;
-}
 
 typedef struct filling {
   lm_segment *g;
@@ -106,14 +80,14 @@ typedef struct filling {
 static void fill_slot(void *ctx, lm_tensor **slot) {
   filling *f = ctx;
   const int v = *f->in++;
-  if (f->status == LM_OK) f->status = need_header(f->g, v, slot);
+  if (f->status == LM_OK) f->status = lm_segment_header(f->g, v, false, slot);
 }
 
 static lm_status run_kernel(lm_segment *g, int i, lm_tensor **out) {
   lm_segment_step *s = &g->step[i];
   if (s->op < 0) {
     lm_tensor *in[LM_POINTWISE_MAX_IN];
-    for (int k = 0; k < s->nin; k++) NEED(need_header(g, s->in[k], &in[k]));
+    for (int k = 0; k < s->nin; k++) NEED(lm_segment_header(g, s->in[k], false, &in[k]));
     return lm_pointwise_run(s->kernel, s->nin, in, s->args, NULL, out);
   }
   filling f = {g, s->in, LM_OK};
@@ -146,11 +120,18 @@ static void drop_after(lm_segment *g, int value, int step) {
   if (!b->is_kept && b->last_use == step) lm_segment_drop_buffer(g, b);
 }
 
+static void drop_unused(lm_segment *g, int i) {
+  const lm_segment_step *s = &g->step[i];
+  for (int k = 0; k < s->nin; k++) drop_after(g, s->in[k], i);
+  for (int k = 0; k < s->nout; k++) drop_after(g, s->out[k], i);
+  drop_after(g, s->overwrites, i);
+}
+
 /* Returns in *out the tensor whose memory becomes that of a step's result, borrowed; NULL: none. */
 static lm_status find_overwritten(lm_segment *g, const lm_segment_step *s, lm_tensor **out) {
   *out = NULL;
   if (s->overwrites < 0 || g->buffer[g->value[s->overwrites].buffer].is_kept) return LM_OK;
-  return need_header(g, s->overwrites, out);
+  return lm_segment_header(g, s->overwrites, false, out);
 }
 
 static lm_status run_step(lm_segment *g, int i) {
@@ -170,31 +151,17 @@ static lm_status run_step(lm_segment *g, int i) {
     lm_status put = put_result(g, k < s->nout ? s->out[k] : -1, out[k], name);
     if (status == LM_OK) status = put;
   }
-  for (int k = 0; k < s->nin; k++) drop_after(g, s->in[k], i);
-  for (int k = 0; k < s->nout; k++) drop_after(g, s->out[k], i);
-  drop_after(g, s->overwrites, i);
+  drop_unused(g, i);
   return status;
 }
 
-/* Runs conversions from step i on in one launch. */
-static lm_status run_casts(lm_segment *g, int i) {
-  const int n = g->step[i].ncasts;
-  LM_FREED lm_tensor **from = lm_calloc((size_t)n, sizeof *from);
-  LM_OWNED_LIST low = {n, lm_calloc((size_t)n, sizeof *from)};
-  if (!from || !low.v) return LM_E_OOM;
-  for (int k = 0; k < n; k++) {
-    NEED(need_header(g, g->step[i + k].in[0], &from[k]));
-    const lm_place *to = &g->value[g->step[i + k].out[0]].place;
-    NEED(lm_tensor_empty_like(from[k], to->dtype, to->device, &low.v[k]));
-  }
-  NEED(lm_cast_together(g->device, n, from, low.v));
-  for (int k = 0; k < n; k++) NEED(put_result(g, g->step[i + k].out[0], lm_tensor_take(&low.v[k]), "to_copy"));
-  for (int k = 0; k < n; k++) {
-    drop_after(g, g->step[i + k].in[0], i + k);
-    drop_after(g, g->step[i + k].out[0], i + k);
-  }
-  g->done += n - 1;
-  return LM_OK;
+/* Runs the steps of the group that begins with step i; true if it did. */
+static bool run_group(lm_segment *g, int i, lm_status *status) {
+  lm_segment_group *group = g->step[i].group > 0 ? &g->group[g->step[i].group - 1] : NULL;
+  if (!group || group->first != i || !lm_segment_group_run(g, group, status)) return false;
+  for (int k = i; k < i + group->nsteps; k++) drop_unused(g, k);
+  g->done += *status == LM_OK ? group->nsteps - 1 : 0;
+  return true;
 }
 
 /* Computes a row. Its steps cannot run again if that fails, as those that lack memory for a result can. */
@@ -209,7 +176,7 @@ static lm_status run_steps(lm_segment *g, int n) {
     if (defers && !s->joins) status = end_row(g), defers = false;
     if (status != LM_OK) break;
     if (!defers && s->is_chained) lm_chain_begin(g->chain), defers = true;
-    status = s->ncasts > 1 ? run_casts(g, g->done) : run_step(g, g->done);
+    if (!run_group(g, g->done, &status)) status = run_step(g, g->done);
   }
   if (defers) {
     const lm_status ended = end_row(g);
@@ -238,7 +205,7 @@ static lm_status give_values(lm_segment *g, bool is_last) {
     lm_segment_instance *n = &g->instance[i];
     if (n->is_outside || !n->is_kept || !n->t) continue;
     lm_segment_buffer *b = &g->buffer[g->value[n->value].buffer];
-    NEED(need_storage(b));
+    NEED(lm_segment_need_storage(b, false));
     if (n->t->storage != b->storage) lm_tensor_move(n->t, b->storage, g->value[n->value].place.at + b->shift);
     if ((is_last ? n->is_freed : n->has_history) && !n->t->grad) NEED(set_freed_history(g, n));
   }
@@ -273,7 +240,7 @@ static lm_status save_written(lm_segment *g, const lm_segment_step *s) {
   for (int k = 0; k < s->nin; k++) {
     if (!lm_step_writes(s, k) || s->in[k] < 0 || is_made_here(&g->buffer[g->value[s->in[k]].buffer])) continue;
     lm_tensor *t;
-    NEED(need_header(g, s->in[k], &t));
+    NEED(lm_segment_header(g, s->in[k], false, &t));
     lm_segment_undo undo = {.value = s->in[k], .version = lm_version(t)};
     NEED(lm_op_run(LM_OP_clone, &(lm_clone_args){.x = t, .memory_format = LM_PRESERVE}, &undo.before));
     if (!LM_APPEND(g->undo, g->nundo, g->undo_capacity, undo)) {
@@ -344,7 +311,7 @@ lm_status lm_segment_undo_steps(lm_segment *g) {
   for (int i = g->nundo - 1; i >= 0 && status == LM_OK; i--) {
     LM_OWNED *same = NULL;
     lm_tensor *to;
-    status = need_header(g, g->undo[i].value, &to);
+    status = lm_segment_header(g, g->undo[i].value, false, &to);
     if (status == LM_OK) status = lm_op_run(LM_OP_copy_, &(lm_copy__args){.x = to, .src = g->undo[i].before}, &same);
     if (status == LM_OK) atomic_store(&to->storage->version, g->undo[i].version);
   }

@@ -72,7 +72,11 @@ static void access(const void *p, size_t bytes, bool write, bool atomic) {
 
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__) /* sanitizers have their own hooks */
 #undef lm_fake_check_atomic                                         /* for bodies without checks */
+#ifdef LM_FAKE_CHECKED /* kernels that are written at run time (nvrtc.cc) are libraries of their own */
+#define HOOK extern "C" __attribute__((visibility("default"), used)) void
+#else
 #define HOOK extern "C" __attribute__((visibility("hidden"), used)) void
+#endif
 
 HOOK lm_fake_check_atomic(const void *p, size_t bytes) { access(p, bytes, true, true); }
 

@@ -28,6 +28,7 @@
 #define __constant__ static const
 #define __launch_bounds__(...)
 
+#pragma GCC visibility push(default) /* for bodies that are compiled at run time (nvrtc.cc) */
 extern "C" {
 /* Set for the running thread by grid.cc. */
 extern dim3 lm_fake_grid_dim, lm_fake_block_dim;
@@ -46,6 +47,7 @@ int lm_fake_lane(void);
 void lm_fake_copy_begin(void *to, const void *from);
 void lm_fake_copies_wait(void);
 }
+#pragma GCC visibility pop
 
 #define threadIdx lm_fake_thread
 #define blockIdx lm_fake_block

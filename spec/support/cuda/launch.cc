@@ -195,35 +195,27 @@ static int check_launch(const lm_fake_kernel *kernel, dim3 grid, dim3 block, siz
   return 0;
 }
 
-extern "C" {
-
-LM_FAKE_API cudaError_t cudaLaunchKernel(const void *function, dim3 grid, dim3 block, void **args, size_t shared,
-                                         cudaStream_t handle) {
-  LM_FAKE_WORK();
+cudaError_t lm_fake_launch(const std::shared_ptr<lm_fake_kernel> &kernel, void (*call)(const void *, void *const *),
+                           int count, const size_t *size, void *const *args, dim3 grid, dim3 block, size_t shared,
+                           cudaStream_t handle) {
   lm_fake_stream stream;
   {
     lm_fake_guard lock(lm_fake_state);
     stream = lm_fake_find_stream(handle);
-    auto kernel = find_kernel(function);
     int code = check_launch(kernel.get(), grid, block, shared);
     if (code == 0 && (!stream || stream->device != lm_fake_current())) code = cudaErrorInvalidResourceHandle;
     if (code != 0) return lm_fake_result(code);
-    const lm_launch_info *info = (const lm_launch_info *)args[-1];
-    if (info->magic != LM_LAUNCH_MAGIC) {
-      fprintf(stderr, "fake cuda: %s was not launched by lm_launch\n", kernel->name.c_str());
-      return lm_fake_result(cudaErrorInvalidDeviceFunction);
-    }
     lm_fake_trace(kernel->name.c_str());
     auto l = std::make_shared<launch>();
-    l->kernel = kernel, l->call = info->call, l->grid = grid, l->block = block, l->shared = shared;
+    l->kernel = kernel, l->call = call, l->grid = grid, l->block = block, l->shared = shared;
     size_t total = 0;
-    for (int i = 0; i < info->count; i++) total += (info->size[i] + PARAMETER_ALIGN - 1) / PARAMETER_ALIGN;
+    for (int i = 0; i < count; i++) total += (size[i] + PARAMETER_ALIGN - 1) / PARAMETER_ALIGN;
     l->storage.resize(total * PARAMETER_ALIGN / sizeof(max_align_t) + 1);
     char *at = (char *)l->storage.data();
-    for (int i = 0; i < info->count; i++) {
-      memcpy(at, args[i], info->size[i]);
+    for (int i = 0; i < count; i++) {
+      memcpy(at, args[i], size[i]);
       l->args.push_back(at);
-      at += (info->size[i] + PARAMETER_ALIGN - 1) / PARAMETER_ALIGN * PARAMETER_ALIGN;
+      at += (size[i] + PARAMETER_ALIGN - 1) / PARAMETER_ALIGN * PARAMETER_ALIGN;
     }
     lm_fake_queued queued = {};
     auto run = [l] { return lm_fake_run_grid(*l->kernel, l->call, l->args.data(), l->grid, l->block, l->shared); };
@@ -235,6 +227,26 @@ LM_FAKE_API cudaError_t cudaLaunchKernel(const void *function, dim3 grid, dim3 b
   }
   lm_fake_settle(stream);
   return cudaSuccess;
+}
+
+extern "C" {
+
+LM_FAKE_API cudaError_t cudaLaunchKernel(const void *function, dim3 grid, dim3 block, void **args, size_t shared,
+                                         cudaStream_t handle) {
+  LM_FAKE_WORK();
+  std::shared_ptr<lm_fake_kernel> kernel;
+  const lm_launch_info *info = (const lm_launch_info *)args[-1];
+  {
+    lm_fake_guard lock(lm_fake_state);
+    kernel = find_kernel(function);
+    int code = check_launch(kernel.get(), grid, block, shared);
+    if (code != 0) return lm_fake_result(code);
+    if (info->magic != LM_LAUNCH_MAGIC) {
+      fprintf(stderr, "fake cuda: %s was not launched by lm_launch\n", kernel->name.c_str());
+      return lm_fake_result(cudaErrorInvalidDeviceFunction);
+    }
+  }
+  return lm_fake_launch(kernel, info->call, info->count, info->size, args, grid, block, shared, handle);
 }
 
 LM_FAKE_API cudaError_t cudaFuncSetAttribute(const void *function, enum cudaFuncAttribute attr, int value) {

@@ -90,6 +90,10 @@ struct lm_fake_kernel {
 int lm_fake_run_grid(const lm_fake_kernel &kernel, void (*call)(const void *, void *const *), void *const *args,
                      dim3 grid, dim3 block, size_t shared);
 int lm_fake_run_work(const std::function<void()> &work, const char *name);
+/* Queues a launch of a kernel whose `count` parameters have these sizes (launch.cc). */
+cudaError_t lm_fake_launch(const std::shared_ptr<lm_fake_kernel> &kernel, void (*call)(const void *, void *const *),
+                           int count, const size_t *size, void *const *args, dim3 grid, dim3 block, size_t shared,
+                           cudaStream_t handle);
 /* Makes every later bad access report what it was. */
 void lm_fake_catch_faults();
 /* Return whether the thread runs a kernel's body, and record that it did what it may not, which ends the grid. */

@@ -14,6 +14,7 @@
 #include "backend/cpu/strided_tiles.h"
 #include "base/mem.h"
 #include "merged_dims.h"
+#include "op_ids.h"
 
 enum { LINKS = 24, SCALARS = 12 };
 
@@ -335,13 +336,42 @@ static void run_block(const void *ctx, int64_t row, int64_t rows, int64_t column
   lm_nontemporal_fence();
 }
 
+/* Returns true if nobody but the chain holds the product, which the header t, of a link, reads. */
+static bool is_product_ours(const lm_chain *c, lm_tensor *t) {
+  const int headers = t == c->made ? 1 : 2, holds = t == c->made ? 2 : 1;
+  return atomic_load_explicit(&t->rc, memory_order_relaxed) == holds &&
+         atomic_load_explicit(&c->made->rc, memory_order_relaxed) == holds &&
+         atomic_load_explicit(&t->storage->rc, memory_order_relaxed) == headers;
+}
+
+/* Adds the product to the memory of the only link's result, if the link does no more; else returns false. */
+static bool run_as_sum(lm_chain *c) {
+  const link *l = &c->link[0];
+  LM_OWNED *sum = NULL;
+  bool finished = false;
+  if (!c->made || c->n != 1 || l->kernel != LM_OP_add || c->product.input || l->out->dtype != c->made->dtype)
+    return false;
+  const int at = l->in[0].t && is_made(c, l->in[0].t) ? 0 : 1;
+  const operand *product = &l->in[at], *other = &l->in[1 - at];
+  if ((l->compute == LM_F32 ? l->numbers.f32[0] : l->numbers.f64[0]) != 1 || !is_made(c, product->t) ||
+      other->t->storage != l->out->storage || !is_in_place(other, other->t, l->out) ||
+      !is_product_ours(c, product->t) || lm_tensor_view(l->out, 2, c->made->size, c->made->stride, 0, &sum) != LM_OK)
+    return false;
+  lm_product_args args = c->product;
+  args.input = sum;
+  args.beta = 1;
+  c->status = c->run_product(&args, sum, NULL, NULL, &finished);
+  return finished || c->status != LM_OK;
+}
+
 /* Runs the product, and the links on its blocks; false if these remain to be run. */
 static bool run_by_blocks(lm_chain *c, bool has_links) {
   bool finished = false;
   if (!c->made) return false;
   lm_chain *before = deferring;
   deferring = NULL;
-  c->status = c->run_product(&c->product, c->made, has_links ? run_block : NULL, c, &finished);
+  finished = has_links && run_as_sum(c);
+  if (!finished) c->status = c->run_product(&c->product, c->made, has_links ? run_block : NULL, c, &finished);
   deferring = before;
   return finished || c->status != LM_OK;
 }

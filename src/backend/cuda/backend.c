@@ -26,6 +26,10 @@ static const lm_backend backend = {
     .optim = lm_cuda_optim,
     .norms = lm_cuda_norms,
     .rescale = lm_cuda_rescale,
+#ifdef LM_HAS_NVRTC
+    .group_prepare = lm_cuda_group_prepare,
+    .group_run = lm_cuda_group_run,
+#endif
     .conv_contiguous = lm_cuda_conv_contiguous,
     .version = lm_cuda_version,
 };

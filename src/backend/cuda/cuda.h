@@ -74,10 +74,14 @@ extern const lm_driver lm_cuda_driver; /* runtime/driver.c */
 int64_t lm_cuda_version(const char *library); /* runtime/version.c */
 
 lm_status lm_cuda_pointwise(const lm_pointwise *job);
+/* Returns the name of a kernel's row, lm_row_<name> of kernels/pointwise_elements.cuh. */
+const char *lm_cuda_row_name(int kernel);
 lm_status lm_cuda_copy(const lm_tensor *src, lm_tensor *dst);
 bool lm_cuda_conv_contiguous(lm_dtype dtype); /* conv.c */
 lm_status lm_cuda_optim(const lm_optim_step *step);
 lm_status lm_cuda_norms(int n, lm_tensor *const *tensors, double p, lm_tensor *out);
+lm_status lm_cuda_group_prepare(lm_device device, struct lm_group *g); /* group.c */
+lm_status lm_cuda_group_run(const struct lm_group *g, lm_tensor *const *operand);
 lm_status lm_cuda_rescale(int n, lm_tensor *const *from, lm_tensor *const *to, double factor, lm_tensor *found);
 
 /* clang-format off */

@@ -29,6 +29,8 @@ lm_pointwise_value lm_cuda_value(const lm_tensor *t, lm_dtype compute) {
   }
 }
 
+const char *lm_cuda_row_name(int kernel) { return names[kernel]; }
+
 lm_status lm_cuda_pointwise(const lm_pointwise *job) {
   void *stream;
   int kernel = job->kernel;

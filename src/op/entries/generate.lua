@@ -13,7 +13,7 @@
 --- op_operands.c         ops that declare their operands: checks, layouts, results, the call of the kernel
 --- pointwise_scalars.h       for C and CUDA: one element of each elementwise op and of each fused gradient
 --- pointwise_loops_of.inc    the CPU's loops over them, included for each compute type
---- pointwise_table.inc       the CUDA backend's tables of launchers
+--- pointwise_table.inc       the CUDA backend's tables of launchers and of rows' names
 --- pointwise_rows.cuh, pointwise_launchers.h, pointwise_f32.inc, …      sources of the CUDA kernels
 local source, out = arg[1], arg[2]
 for _, folder in ipairs {"/lua", "/src/codegen", "/src/op/entries"} do

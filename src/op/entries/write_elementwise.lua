@@ -291,6 +291,11 @@ return function(context)
       end
       body[#body + 1] = "};"
     end
+    body[#body + 1] = "\nstatic const char *const names[LM_POINTWISE_KERNELS] = {"
+    for _, kernel in ipairs(in_order) do
+      body[#body + 1] = ('    [%s] = "%s",'):format(kernel.id, short(kernel))
+    end
+    body[#body + 1] = "};"
     return table.concat(body, "\n") .. "\n"
   end
 

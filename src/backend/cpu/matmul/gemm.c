@@ -787,6 +787,14 @@ static bool takes_bias(const lm_cpu_gemm_job *g) {
   return is_row_dots(g) || (has_panels(g) && g->n > 1 && !is_row_of_dots(g));
 }
 
+bool lm_cpu_gemm_adds_once(const lm_cpu_gemm_job *g) {
+  if (g->batch != 1 || g->m < 2 || g->n < 2 || !has_panels(g) || is_row_dots(g) || is_small(g) || is_skinny(g) ||
+      is_deep(g))
+    return false;
+  const panels_job j = panels_job_of(g);
+  return has_sums(&j) || g->k <= j.terms;
+}
+
 /* Returns the same product with the bias copied to C. */
 static lm_cpu_gemm_job with_bias_in_c(const lm_cpu_gemm_job *g) {
   lm_cpu_gemm_job s = *g;

@@ -47,6 +47,9 @@ static inline lm_cpu_gemm_job lm_cpu_gemm_job_of(lm_dtype dtype, int64_t m, int6
 /* Returns true if lm_cpu_gemm makes a C [m, n] of k terms of float16 or bfloat16, of an A that is not transposed: of
  * few rows, as for the next token of a language model, or a column of few terms. */
 bool lm_cpu_gemm_takes_rows(lm_dtype dtype, int64_t m, int64_t n, int64_t k);
+/* Returns true if lm_cpu_gemm sums all terms of an element before it adds them to C: with a beta of 1 it has the bits
+ * of a sum of two tensors. */
+bool lm_cpu_gemm_adds_once(const lm_cpu_gemm_job *job);
 /* Returns true if lm_cpu_gemm multiplies bfloat16 of any shape. */
 bool lm_cpu_gemm_has_bf16(void);
 /* Multiplies any dtype but bool; float16 and bfloat16 only where the two above return true. */

@@ -12,7 +12,8 @@
 #include "op_args_products.h"
 #include "op_args_reductions.h"
 
-/* finish, finish_ctx, finished: of the job (gemm.h). */
+/* finish, finish_ctx, finished: of the job (gemm.h). An input that is y itself is added to; if that may change bits,
+ * nothing is done, and *finished is false. */
 static lm_status multiply_in_dtype(const lm_product_args *p, lm_dtype dtype, lm_tensor *y, lm_chain_block *finish,
                                    const void *finish_ctx, bool *finished, bool *done_) {
   lm_status status;
@@ -28,7 +29,8 @@ static lm_status multiply_in_dtype(const lm_product_args *p, lm_dtype dtype, lm_
     sum = lm_retain(y);
   else
     TRY(lm_tensor_empty(dtype, y->device, y->ndim, y->size, LM_CONTIGUOUS, &sum));
-  if (p->beta != 0) {
+  const bool adds = p->input == y;
+  if (p->beta != 0 && !adds) {
     int64_t stride[LM_MAX_DIMS];
     lm_product_spread(p, y, stride);
     if (by_gemm && p->input->dtype == dtype && y->ndim == 2 && stride[0] == 0 && stride[1] == 1) {
@@ -47,6 +49,8 @@ static lm_status multiply_in_dtype(const lm_product_args *p, lm_dtype dtype, lm_
   job.bias = bias;
   if (finish && sum == y) job.finish = finish, job.finish_ctx = finish_ctx, job.finished = finished;
   *done_ = true;
+  if (adds) *finished = sum == y && by_gemm && lm_cpu_gemm_adds_once(&job);
+  if (adds && !*finished) goto done;
   if (by_gemm)
     TRY(lm_cpu_gemm(&job));
   else if (dtype == LM_BF16)
