@@ -345,6 +345,16 @@ static lm_status run_casts(lm_segment *g, const lm_segment_group *group) {
   return lm_cast_together(g->device, group->nsteps, from, to);
 }
 
+/* Drops memory for results that the group did not compute. */
+static void drop_results(lm_segment *g, const lm_segment_group *group) {
+  for (int i = group->first; i < group->first + group->nsteps; i++)
+    for (int k = 0; k < g->step[i].nout; k++) {
+      const int b = lm_buffer_of(g, g->step[i].out[k]);
+      if (b >= 0 && g->buffer[b].origin == LM_FROM_STEP && !g->buffer[b].was_made)
+        lm_segment_drop_buffer(g, &g->buffer[b]);
+    }
+}
+
 bool lm_segment_group_run(lm_segment *g, lm_segment_group *group, lm_status *status) {
   if (group->is_casts) {
     *status = run_casts(g, group);
@@ -354,6 +364,7 @@ bool lm_segment_group_run(lm_segment *g, lm_segment_group *group, lm_status *sta
   if (!*form || is_held(g, group, *form)) return false;
   *status = run_form(g, group, *form);
   if (*status != LM_E_MISSING) return true;
+  drop_results(g, group);
   *status = LM_OK;
   if ((*form)->is_prepared) return false;
   if (!g->reason[0]) snprintf(g->reason, sizeof g->reason, "its kernels run one by one: %.150s", lm_error());
