@@ -39,7 +39,7 @@ typedef struct lm_segment_buffer {
   size_t bytes;
   lm_device device;
   lm_storage *storage, *pending; /* while a call runs, retained; pending: of results without values */
-  int64_t shift;                 /* bytes from recorded places to the call's, as those of the next batch */
+  int64_t shift;                 /* bytes from what was recorded to the call, as to the next batch */
   uint32_t version;              /* version of memory from outside at a pause */
   bool was_made;                 /* true if a step of this call has made it */
   bool is_written;               /* true if a step writes to it in place */
@@ -157,7 +157,7 @@ void lm_segment_refuse(lm_segment *g, const char *format, ...) LM_PRINTF(2, 3);
 lm_status lm_segment_need_storage(lm_segment_buffer *b, bool is_result);
 /* Returns in *out the header of a value, borrowed; makes its memory as lm_segment_need_storage does. */
 lm_status lm_segment_header(lm_segment *g, int v, bool is_result, lm_tensor **out);
-/* shift: bytes from recorded places to a call's. */
+/* shift: bytes from what was recorded to a call. */
 bool lm_place_is(const lm_place *p, int64_t shift, const lm_tensor *t);
 bool lm_place_equals(const lm_place *a, const lm_place *b);
 /* Returns in *out the value of a buffer at t's place, added if it is new. */
