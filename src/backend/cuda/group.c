@@ -70,9 +70,7 @@ lm_status lm_cuda_group_run(const lm_group *g, lm_tensor *const *operand) {
   NEED(lm_cuda_enter(device, &stream));
   NEED(lm_cuda_scratch(device, l->partial_bytes, &scratch));
   NEED(put_parameters(&parameters, g, operand, scratch.p, device, l->rows * l->columns));
-  NEED(lm_cuda_launch_code(p->code, "lm_group", l->tiles * l->blocks, l->threads, parameters.data, parameters.n,
-                           stream));
+  NEED(lm_cuda_launch_code(p->code, false, l->tiles * l->blocks, l->threads, parameters.data, parameters.n, stream));
   if (l->nsums == 0) return LM_OK;
-  return lm_cuda_launch_code(p->code, "lm_group_finish", (l->columns + 31) / 32, 512, parameters.data, parameters.n,
-                             stream);
+  return lm_cuda_launch_code(p->code, true, (l->columns + 31) / 32, 512, parameters.data, parameters.n, stream);
 }

@@ -170,9 +170,9 @@ static lm_status plan_launch(writer *w, int processors) {
   l->threads = reduces && l->lanes > 32 ? l->lanes : l->lanes > USUAL_THREADS / 2 ? l->lanes : USUAL_THREADS / 2;
   l->blocks = ceil_div(l->rows, l->threads / l->lanes);
   if (l->nsums > 0) {
-    const int64_t most = ceil_div(4 * (int64_t)processors, l->tiles);
+    const int64_t most = ceil_div(2 * (int64_t)processors, l->tiles);
     if (l->blocks > most) l->blocks = most;
-    l->partial_bytes = (size_t)(l->nsums * l->blocks * (l->threads / l->lanes) * l->columns) * sizeof(double);
+    l->partial_bytes = (size_t)(l->nsums * l->blocks * l->columns) * sizeof(double);
   }
   return l->tiles * l->blocks < INT32_MAX ? LM_OK : lm_fail(LM_E_MISSING, "a group has too many elements");
 }
@@ -494,13 +494,35 @@ static void print_row(writer *w) {
   }
 }
 
+/* Writes a block's sums to the scratch memory, those of its rows added up. */
+static void print_partial_sums(writer *w) {
+  const bool is_shared = w->l->threads > w->l->lanes;
+  for (int i = 0, sum = 0; i < w->g->nmembers; i++) {
+    const char *num = number_type(w->g->member[i].compute);
+    if (w->g->member[i].kind != LM_GROUP_SUM_OF_ROWS) continue;
+    print(w, "%s *t%d = (%s *)(a.scratch + 8ull * %d * PARTS * C) + (uint64_t)(blockIdx.x / TILES) * C;\n", num, i, num,
+          sum++);
+    if (is_shared) print(w, "__shared__ %s shared%d[C];\nfor (int r = 0; r < R; r++) {\n", num, i);
+    print(w, is_shared ? "if (threadIdx.x / T == r)\n" : "");
+    print(w,
+          "LM_UNROLL\nfor (int k = 0; k < K; k++) {\nconst uint32_t c = begin + k * (T * V);\nLM_UNROLL\n"
+          "for (int j = 0; j < V; j++) {\nif (c < C) ");
+    if (is_shared)
+      print(w,
+            "shared%d[c + j] = s%d[k * V + j] + (r > 0 ? shared%d[c + j] : 0);\n}\n}\n__syncthreads();\n}\n"
+            "for (uint32_t c = threadIdx.x; c < C; c += T * R) t%d[c] = shared%d[c];\n",
+            i, i, i, i, i);
+    else
+      print(w, "t%d[c + j] = s%d[k * V + j];\n}\n}\n", i, i);
+  }
+}
+
 static void print_kernel(writer *w) {
   const lm_group *g = w->g;
   const lm_group_launch *l = w->l;
-  int sum = 0;
   print(w, "enum { V = %d, T = %d, K = %d, R = %d };\n", l->pack, l->lanes, l->held, l->threads / l->lanes);
   print(w, "static const uint32_t C = %lldu, ROWS = %lldu, TILES = %lldu, PARTS = %lldu;\n", (long long)l->columns,
-        (long long)l->rows, (long long)l->tiles, (long long)(l->blocks * (l->threads / l->lanes)));
+        (long long)l->rows, (long long)l->tiles, (long long)l->blocks);
   print_parameters(w);
   print(w, "extern \"C\" LM_KERNEL void __launch_bounds__(%d) lm_group(const lm_group_parameters a) {\n", l->threads);
   for (int c = 0; c < 3 && l->lanes > 32 && has_row_reduction(g); c++)
@@ -526,15 +548,7 @@ static void print_kernel(writer *w) {
         "for (uint32_t row = blockIdx.x / TILES * R + threadIdx.x / T; row < ROWS; row += gridDim.x / TILES * R) {\n");
   print_row(w);
   print(w, "}\n");
-  for (int i = 0; i < g->nmembers; i++) {
-    const char *num = number_type(g->member[i].compute);
-    if (g->member[i].kind != LM_GROUP_SUM_OF_ROWS) continue;
-    print(w,
-          "LM_UNROLL\nfor (int k = 0; k < K; k++) {\nconst uint32_t c = begin + k * (T * V);\nLM_UNROLL\n"
-          "for (int j = 0; j < V; j++) {\nif (c < C) ((%s *)(a.scratch + 8ull * %d * PARTS * C))"
-          "[(uint64_t)(blockIdx.x / TILES * R + threadIdx.x / T) * C + c + j] = s%d[k * V + j];\n}\n}\n",
-          num, sum++, i);
-  }
+  print_partial_sums(w);
   print(w, "}\n");
 }
 

@@ -20,12 +20,13 @@
 #include "base/thread.h"
 #include "generated_prelude.inc"
 
-#define COMPILER(X)                                                                                        \
-  X(nvrtcCompileProgram)                                                                                   \
-  X(nvrtcCreateProgram)                                                                                    \
-  X(nvrtcDestroyProgram)                                                                                   \
-  X(nvrtcGetCUBIN) X(nvrtcGetCUBINSize) X(nvrtcGetErrorString) X(nvrtcGetNumSupportedArchs) X(nvrtcGetPTX) \
-      X(nvrtcGetPTXSize) X(nvrtcGetProgramLog) X(nvrtcGetProgramLogSize) X(nvrtcGetSupportedArchs) X(nvrtcVersion)
+#define COMPILER(X)                                                                                          \
+  X(nvrtcCompileProgram)                                                                                     \
+  X(nvrtcCreateProgram)                                                                                      \
+  X(nvrtcDestroyProgram)                                                                                     \
+  X(nvrtcGetCUBIN)                                                                                           \
+  X(nvrtcGetCUBINSize) X(nvrtcGetErrorString) X(nvrtcGetNumSupportedArchs) X(nvrtcGetPTX) X(nvrtcGetPTXSize) \
+      X(nvrtcGetProgramLog) X(nvrtcGetProgramLogSize) X(nvrtcGetSupportedArchs) X(nvrtcVersion)
 #define DRIVER(X) X(cuLaunchKernel) X(cuModuleLoadData) X(cuModuleGetFunction)
 LM_LAZY_LIBRARY(compiler, nvrtc, COMPILER, "nvrtc", LM_FILE_OF("libnvrtc.so.", LM_NVRTC_MAJOR));
 LM_LAZY_LIBRARY(driver_library, driver, DRIVER, "cuda", "libcuda.so.1");
@@ -36,7 +37,7 @@ struct lm_cuda_code {
     uint64_t hash[2]; /* hashes of the text */
     int64_t ordinal;
   } key;
-  CUmodule module;
+  CUfunction kernel[2]; /* lm_group; lm_group_finish or NULL */
   bool failed;
   char reason[400]; /* why it failed */
 };
@@ -181,8 +182,12 @@ static lm_status check_driver(int code, const char *call) {
 /* Loads code into the current card's context. Without relaxing, that would end a capture. */
 static lm_status load_module(lm_cuda_code *c, const lm_bytes *code) {
   int mode;
+  CUmodule module;
   NEED(lm_cuda_relax(&mode));
-  lm_status status = check_driver((int)driver.cuModuleLoadData(&c->module, code->data), "cuModuleLoadData");
+  lm_status status = check_driver((int)driver.cuModuleLoadData(&module, code->data), "cuModuleLoadData");
+  if (status == LM_OK)
+    status = check_driver((int)driver.cuModuleGetFunction(&c->kernel[0], module, "lm_group"), "cuModuleGetFunction");
+  if (status == LM_OK) driver.cuModuleGetFunction(&c->kernel[1], module, "lm_group_finish");
   lm_cuda_unrelax(mode);
   return status;
 }
@@ -226,13 +231,11 @@ lm_status lm_cuda_compile(lm_device device, const char *text, size_t bytes, cons
   return c->failed ? lm_fail(LM_E_MISSING, "%s", c->reason) : LM_OK;
 }
 
-lm_status lm_cuda_launch_code(const lm_cuda_code *code, const char *kernel, int64_t blocks, int threads,
-                              void *parameters, size_t bytes, void *stream) {
-  CUfunction function;
+lm_status lm_cuda_launch_code(const lm_cuda_code *code, bool finishes, int64_t blocks, int threads, void *parameters,
+                              size_t bytes, void *stream) {
   void *extra[] = {CU_LAUNCH_PARAM_BUFFER_POINTER, parameters, CU_LAUNCH_PARAM_BUFFER_SIZE, &bytes,
                    CU_LAUNCH_PARAM_END};
-  NEED(check_driver((int)driver.cuModuleGetFunction(&function, code->module, kernel), "cuModuleGetFunction"));
-  return check_driver((int)driver.cuLaunchKernel(function, (unsigned)blocks, 1, 1, (unsigned)threads, 1, 1, 0,
-                                                 (CUstream)stream, NULL, extra),
+  return check_driver((int)driver.cuLaunchKernel(code->kernel[finishes], (unsigned)blocks, 1, 1, (unsigned)threads, 1,
+                                                 1, 0, (CUstream)stream, NULL, extra),
                       "cuLaunchKernel");
 }

@@ -2,6 +2,7 @@
  * LM_CUDA_WITHOUT=nvrtc. */
 #pragma once
 
+#include <stdbool.h>
 #include <stddef.h>
 
 #include "base/status.h"
@@ -10,8 +11,9 @@
 typedef struct lm_cuda_code lm_cuda_code;
 
 /* Returns in *out the code of a text, which begins with kernels/generated.cuh, for a device; it lives as long as the
- * process. The text's kernels have one parameter. LM_E_MISSING, with a message, if it cannot be compiled here. */
+ * process. The text has a kernel lm_group and may have lm_group_finish, each with one parameter. LM_E_MISSING, with a
+ * message, if it cannot be compiled here. */
 lm_status lm_cuda_compile(lm_device device, const char *text, size_t bytes, const lm_cuda_code **out);
-/* Enqueues a kernel of it. */
-lm_status lm_cuda_launch_code(const lm_cuda_code *code, const char *kernel, int64_t blocks, int threads,
-                              void *parameters, size_t bytes, void *stream);
+/* Enqueues its kernel lm_group, or lm_group_finish. */
+lm_status lm_cuda_launch_code(const lm_cuda_code *code, bool finishes, int64_t blocks, int threads, void *parameters,
+                              size_t bytes, void *stream);
