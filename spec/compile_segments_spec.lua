@@ -60,6 +60,49 @@ describe("lm.compile of a training step", function()
     end
   end)
 
+  it("follows a call that ends without backward by calls that go on", function()
+    for _, ending in ipairs {"skips", "fails", "reads"} do
+      for _, dtype in ipairs {"bfloat16", "float32"} do
+        local start = lm.ones(3, 3):to(dtype)
+        local function made()
+          local w = nn.Parameter(start:clone())
+          return function(x, goes_on)
+            local loss = (x * 2):mm(w):pow(2):mean()
+            if not goes_on and ending == "fails" then error "no batch" end
+            if ending == "reads" then loss:item() end
+            if goes_on then loss:backward() end
+            return not goes_on and loss:item() or loss:item() + w.grad:sum():item()
+          end
+        end
+        local plain, step, compiled = made(), made(), core.compiled()
+        for call = 1, 8 do
+          local x, goes_on = lm.full({2, 3}, call):to(dtype), call % 4 ~= 1
+          local want = {pcall(plain, x, goes_on)}
+          local got = {pcall(compiled.call, compiled, step, x, goes_on)}
+          assert.same({want[1], want[1] and want[2]}, {got[1], got[1] and got[2]}, ("%s %d %s"):format(ending, call, tostring(got[2])))
+        end
+        assert.is_true(compiled:state().runs >= 2)
+      end
+    end
+  end)
+
+  it("returns a graph in a call after one that dropped it", function()
+    local w, compiled = lm.ones({3}, {requires_grad = true}), core.compiled()
+    local function step(keeps)
+      local loss = ((w * 2):exp() + w):sum()
+      return keeps and loss or nil
+    end
+    for call = 1, 6 do
+      local loss = compiled:call(step, call > 2)
+      collectgarbage()
+      if loss then loss:backward() end
+    end
+    local once = w.grad:clone() / 4
+    w.grad = nil
+    step(true):backward()
+    assert.is_true(lm.allclose(once, w.grad))
+  end)
+
   it("counts as_strided from the memory's begin for each slice", function()
     local data, compiled = lm.arange(40), core.compiled()
     local w = lm.ones({3}, {requires_grad = true})

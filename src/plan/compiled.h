@@ -46,6 +46,8 @@ struct lm_compiled {
   const char *line;
 };
 
+#define LM_GRAPH_DROPPED "a graph was dropped without backward, which another call may use"
+
 /* ---- record_segment.c */
 
 /* Sets the functions that note ops and tensors while a segment is recorded. */

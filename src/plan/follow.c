@@ -225,7 +225,7 @@ static lm_status follow_backward(lm_follower *f, const lm_backward_args *a) {
       c->at++;
       return LM_OK;
     }
-    NEED(c->at == c->now->nevents ? run_segment(c, false) : diverge(c, true));
+    NEED(diverge(c, true)); /* at its end too: backward needs the graph, which a segment does not make */
     return follow_backward(f, a);
   }
   return lm_compiled_backward_plain(c, a);
@@ -339,6 +339,9 @@ bool lm_compiled_has_open(const lm_compiled *c) { return c->nopen > 0; }
 
 void lm_compiled_decide(lm_compiled *c) {
   lm_compiled_refuse_open(c, NULL);
+  for (int i = 0; i < c->nopen; i++)
+    if (!lm_segment_has_backward(c->open[i].segment, c->open[i].segment->nevents))
+      lm_segment_refuse(c->open[i].segment, LM_GRAPH_DROPPED);
   lm_tensors_watched = NULL;
   c->nopen = 0;
   atomic_fetch_sub(&lm_compiled_calls, 1);
