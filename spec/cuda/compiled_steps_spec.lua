@@ -210,6 +210,22 @@ describe("lm.compile on a GPU", function()
     end
   end)
 
+  it("captures no step whose calls differ", function()
+    local step, net = trainer "float32"
+    local plain, want = trainer "float32"
+    local calls = {0, 0}
+    local function counted(f, i)
+      return function(x, y)
+        calls[i] = calls[i] + 1
+        return f(x * calls[i], y)
+      end
+    end
+    local compiled, state = lm.compile(counted(step, 1), {exact = true})
+    assert.same(run(counted(plain, 2), 8, "float32"), run(compiled, 8, "float32"))
+    assert.same({8, 8, 0}, {calls[1], calls[2], state.captures})
+    assert.is_true(want[1].weight:equal(net[1].weight))
+  end)
+
   it("runs segments where a call cannot be captured", function()
     local warned = lm.set_warnings(false)
     finally(function() lm.set_warnings(warned) end)

@@ -54,6 +54,8 @@ local compile = signature.of("compile(model: callable, {warmup: natural = 3, exa
   local recorded, plans = prepare.recorded(function(...) return model(...) end, module, false, false, "compile")
   local called, followed = function(...) return model(...) end, setmetatable({}, prepare.of_this_thread)
   local outdated -- why the last graph that was dropped no longer holds
+  local recordings, is_steady = 0, true -- is_steady: the last call by segments recorded nothing; else a capture would
+  -- freeze what changes from call to call
 
   local function with_plans(...)
     state.recordings, state.reason = plans.recordings, plans.reason
@@ -62,6 +64,7 @@ local compile = signature.of("compile(model: callable, {warmup: natural = 3, exa
 
   local function with_segments(...)
     local now = followed.step:state()
+    recordings, is_steady = now.recordings, now.recordings == recordings
     if followed.print then followed.print() end
     state.segments, state.runs = now.segments, now.runs
     state.reason = state.reason or now.reason and (now.line and "after " .. now.line .. ": " or "") .. now.reason
@@ -110,7 +113,7 @@ local compile = signature.of("compile(model: callable, {warmup: natural = 3, exa
     local case = key and (cases[key] or {calls = 0, captures = 0})
     if case then
       cases[key] = case
-      if not case.step and not case.reason and case.calls >= o.warmup then capture(case, ...) end
+      if not case.step and not case.reason and case.calls >= o.warmup and is_steady then capture(case, ...) end
       if case.step then
         local results = {pcall(case.step, ...)}
         if results[1] then
