@@ -79,7 +79,8 @@ describe("lm.compile of a training step", function()
           local x, goes_on = lm.full({2, 3}, call):to(dtype), call % 4 ~= 1
           local want = {pcall(plain, x, goes_on)}
           local got = {pcall(compiled.call, compiled, step, x, goes_on)}
-          assert.same({want[1], want[1] and want[2]}, {got[1], got[1] and got[2]}, ("%s %d %s"):format(ending, call, tostring(got[2])))
+          local at = ("%s %d %s"):format(ending, call, tostring(got[2]))
+          assert.same({want[1], want[1] and want[2]}, {got[1], got[1] and got[2]}, at)
         end
         assert.is_true(compiled:state().runs >= 2)
       end

@@ -198,7 +198,8 @@ describe("groups of steps on CUDA", function()
           log = ffi.string(log)
           assert(code == 0, arg[i] .. ": " .. log)
           for frame, stores in log:gmatch "(%d+) bytes stack frame, (%d+) bytes spill stores" do
-            assert(frame == "0" and stores == "0", arg[i] .. " for " .. target .. ": " .. log)
+            local most = text:find("(lm_stored_F64 *)", 1, true) and 16 or 0 -- a call of double's functions saves some
+            assert(tonumber(frame) <= most and tonumber(stores) <= most, arg[i] .. " for " .. target .. ": " .. log)
           end
           nvrtc.nvrtcDestroyProgram(program)
         end

@@ -288,6 +288,7 @@ static void write_kernel(writer *w, const lm_segment_step *s) {
 }
 
 static void write_dropout(writer *w, const lm_segment_step *s, lm_dtype num) {
+  w->failed = w->failed || w->of->numel != w->space->numel; /* a number for each row is not drawn */
   const double p = ((lm_dropout_args *)s->args)->p;
   const int kept =
       add_member(w, (lm_group_member){.kind = LM_GROUP_KEPT, .compute = num, .dtype = LM_BOOL, .number = {p}});

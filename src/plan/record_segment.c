@@ -451,8 +451,7 @@ static void describe_results(lm_compiled *c) {
   for (int i = 0; i < c->nnoted; i++) {
     const lm_noted *n = &c->noted[i];
     lm_segment_instance *instance = &g->instance[n->instance];
-    if (!n->t && !instance->is_outside && instance->is_freed && used == 0)
-      lm_segment_refuse(g, LM_GRAPH_DROPPED);
+    if (!n->t && !instance->is_outside && instance->is_freed && used == 0) lm_segment_refuse(g, LM_GRAPH_DROPPED);
     if (!n->t) continue;
     if (instance->is_outside) {
       if (lm_requires_grad(n->t) != instance->is_leaf) lm_segment_refuse(g, "a tensor from outside got a history");

@@ -84,6 +84,11 @@ return function(t)
       y:backward(r)
       return y
     end)
+  case("dropout of rows' means", function() return {leaf({4, 3, 40}, t), rand({4, 3}, t)} end, function(x, r)
+    local y = F.dropout(x:mean(3) * 2, 0.3) + r
+    y:backward(r)
+    return y
+  end)
   for _, columns in ipairs {32, 41} do
     case("dropout of " .. columns, function()
       return {leaf({6, columns}, t), rand({6, columns}, t), leaf({columns}, t), leaf({columns}, t)}
