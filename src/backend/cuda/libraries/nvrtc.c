@@ -20,14 +20,12 @@
 #include "base/thread.h"
 #include "generated_prelude.inc"
 
-#define COMPILER(X)                                                                                           \
-  X(nvrtcCompileProgram)                                                                                      \
-  X(nvrtcCreateProgram)                                                                                       \
-  X(nvrtcDestroyProgram)                                                                                      \
-  X(nvrtcGetCUBIN)                                                                                            \
-  X(nvrtcGetCUBINSize)                                                                                        \
-  X(nvrtcGetErrorString) X(nvrtcGetNumSupportedArchs) X(nvrtcGetPTX) X(nvrtcGetPTXSize) X(nvrtcGetProgramLog) \
-      X(nvrtcGetProgramLogSize) X(nvrtcGetSupportedArchs) X(nvrtcVersion)
+/* clang-format off */
+#define COMPILER(X)                                                                                             \
+  X(nvrtcCompileProgram) X(nvrtcCreateProgram) X(nvrtcDestroyProgram) X(nvrtcGetCUBIN) X(nvrtcGetCUBINSize)      \
+  X(nvrtcGetErrorString) X(nvrtcGetNumSupportedArchs) X(nvrtcGetPTX) X(nvrtcGetPTXSize) X(nvrtcGetProgramLog)    \
+  X(nvrtcGetProgramLogSize) X(nvrtcGetSupportedArchs) X(nvrtcVersion)
+/* clang-format on */
 #define DRIVER(X) X(cuLaunchKernel) X(cuModuleLoadData) X(cuModuleGetFunction)
 LM_LAZY_LIBRARY(compiler, nvrtc, COMPILER, "nvrtc", LM_FILE_OF("libnvrtc.so.", LM_NVRTC_MAJOR));
 LM_LAZY_LIBRARY(driver_library, driver, DRIVER, "cuda", "libcuda.so.1");
