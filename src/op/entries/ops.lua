@@ -71,8 +71,8 @@
 --- widens      true: with half-precision tensors the op's formula, unless one of its forms applies, and those of its
 ---             gradients are computed in float32 and rounded once, to the dtype of all tensors, or of
 ---             those in a list. Kernels and elementwise ops do so by themselves
---- values      what the values of tensors decide beside the results': "shape": the shape of a result; "mask": that, if a
----             mask is in its list; "fail": whether it fails, beyond integers that are out of range
+--- values      what the values of tensors decide beside the results': "shape": the shape of a result; "mask": that, if
+---             a mask is in its list; "fail": whether it fails, beyond integers that are out of range
 --- index_below  {index, x, dim}: tensor `index` holds numbers from 1 to the size of x's dim, so that a compiled step
 ---             can tell before the op runs that it does not fail
 --- internal    true for ops that only the library's functions use: lists of ops leave them out

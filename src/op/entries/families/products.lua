@@ -15,7 +15,7 @@ op "mm_with_sums(x, other, {of_other = false})" {
   operands = {"x: [N, K] float strided", "other: [K, M] of x strided", "chosen(of_other, N, M, S)"},
   results = {"y: [N, M] stat of x", "sums: [S] stat of x"}, flops = "2 * numel_of(y) * size_of(x)[-1]",
   internal = true,
-  help = "the product of two matrices, and the sums of x's rows or other's columns: gradients of a weight and of a bias",
+  help = "the product of two matrices, and the sums of x's rows or other's columns: gradients of weight and bias",
 }
 op "bmm(x, other)" {
   kernel = "product(x, other)",
