@@ -460,12 +460,15 @@ local function reduced(division, device, t, op, purpose)
   return there:to(t.device)
 end
 
+-- Returns the address of a parameter's gradient, if it has one; raises if the parameter was collected.
+local function gradient_address(p) return core.has_grad(p) and tostring(p.grad:data_ptr()) end
+
 --- Returns a copy of a list of tensors, with distributed parameters in place of their gradients.
 function placement.with_owners(tensors)
   local owners = {}
   for place in pairs(instances) do
-    local p = place.t
-    if core.is_alive(p) and core.has_grad(p) then owners[tostring(p.grad:data_ptr())] = p end
+    local is_alive, address = pcall(gradient_address, place.t) -- a step of the collector may come between any two calls
+    if is_alive and address then owners[address] = place.t end
   end
   return lists.map(tensors, function(t)
     local p = owners[tostring(t:data_ptr())]
