@@ -113,7 +113,8 @@ local compile = signature.of("compile(model: callable, {warmup: natural = 3, exa
     local case = key and (cases[key] or {calls = 0, captures = 0})
     if case then
       cases[key] = case
-      if not case.step and not case.reason and case.calls >= o.warmup and (is_steady or case.calls < 2) then capture(case, ...) end
+      local is_due = case.calls >= o.warmup and (is_steady or case.calls < 2)
+      if is_due and not case.step and not case.reason then capture(case, ...) end
       if case.step then
         local results = {pcall(case.step, ...)}
         if results[1] then
