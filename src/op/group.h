@@ -39,7 +39,7 @@ typedef struct lm_group {
   int64_t size[LM_MAX_DIMS];
   lm_group_operand operand[LM_GROUP_OPERANDS];
   lm_group_member member[LM_GROUP_MEMBERS];
-  const void *prepared; /* the device's; lives as long as the process */
+  void *prepared; /* made by the device, or NULL; lm_free frees it */
 } lm_group;
 
 static inline bool lm_group_is_reduction(lm_group_kind kind) { return kind >= LM_GROUP_SUM; }

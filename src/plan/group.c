@@ -254,8 +254,8 @@ static lm_status add_group(lm_segment *g, int first, int n, const lm_group_space
   if (status == LM_OK && !LM_APPEND(g->group, g->ngroups, g->group_capacity, group)) status = LM_E_OOM;
   for (int i = 0; i < n && status == LM_OK; i++) g->step[first + i].group = g->ngroups;
   if (status == LM_OK) return LM_OK;
-  lm_free(group.form[0]);
-  lm_free(group.form[1]);
+  lm_group_form_free(group.form[0]);
+  lm_group_form_free(group.form[1]);
   return status;
 }
 
@@ -368,7 +368,7 @@ bool lm_segment_group_run(lm_segment *g, lm_segment_group *group, lm_status *sta
   *status = LM_OK;
   if ((*form)->is_prepared) return false;
   if (!g->reason[0]) snprintf(g->reason, sizeof g->reason, "its kernels run one by one: %.150s", lm_error());
-  lm_free(*form);
+  lm_group_form_free(*form);
   *form = NULL;
   return false;
 }

@@ -24,6 +24,8 @@ typedef struct lm_segment_group {
   lm_group_form *form[2]; /* [0] stores what other steps need, [1] what the script sees, too; may be NULL */
 } lm_segment_group;
 
+void lm_group_form_free(lm_group_form *form); /* form may be NULL */
+
 /* ---- group_members.c */
 /* Sets the space of a step that a group may have; false for one that none may have. */
 bool lm_group_space_of(const lm_segment *g, const lm_segment_step *s, lm_group_space *out);

@@ -49,6 +49,11 @@ static void free_step(lm_segment_step *s) {
   lm_free(s->in);
 }
 
+void lm_group_form_free(lm_group_form *form) {
+  if (form) lm_free(form->group.prepared);
+  lm_free(form);
+}
+
 void lm_segment_free(lm_segment *g) {
   if (!g) return;
   lm_segment_reset(g);
@@ -58,7 +63,7 @@ void lm_segment_free(lm_segment *g) {
     if (!g->event[i].is_backward) lm_args_free(g->event[i].op, g->event[i].args);
     lm_free(g->event[i].in);
   }
-  for (int i = 0; i < 2 * g->ngroups; i++) lm_free(g->group[i / 2].form[i % 2]);
+  for (int i = 0; i < 2 * g->ngroups; i++) lm_group_form_free(g->group[i / 2].form[i % 2]);
   lm_free(g->group);
   lm_free(g->value);
   lm_free(g->buffer);
