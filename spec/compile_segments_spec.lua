@@ -46,7 +46,7 @@ describe("lm.compile of a training step", function()
 
   it("runs for batches that are slices of one tensor", function()
     lm.manual_seed(4)
-    for _, dtype in ipairs {"bfloat16", "float32", "float64"} do
+    for _, dtype in ipairs {"float16", "bfloat16", "float32", "float64"} do
       local data, labels = lm.randn(40, 6):to(dtype), lm.randint(1, 4, {40})
       local compiled, losses = core.compiled(), {{}, {}}
       local plain, step = trainer(dtype), trainer(dtype)
@@ -62,7 +62,7 @@ describe("lm.compile of a training step", function()
 
   it("follows a call that ends without backward by calls that go on", function()
     for _, ending in ipairs {"skips", "fails", "reads"} do
-      for _, dtype in ipairs {"bfloat16", "float32"} do
+      for _, dtype in ipairs {"float16", "bfloat16", "float32"} do
         local start = lm.ones(3, 3):to(dtype)
         local function made()
           local w = nn.Parameter(start:clone())

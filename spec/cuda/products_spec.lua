@@ -25,6 +25,27 @@ lm.backends.cudnn.allow_tf32 = false
 describe("CUDA's products and convolutions #fake", function()
   local script = scripts.tests(it, pending, preamble)
 
+  script("add up an operand beside the product, in float32 for halves, on both devices", [[
+    local layouts = require("spec.support.half_layouts").layouts
+    for _, device in ipairs {"cpu", "cuda"} do
+      for _, dtype in ipairs {"float16", "bfloat16", "float32", "float64"} do
+        local function rand(shape) return (lm.rand(shape) * 4 - 2):to(dtype):to(device) end
+        for _, layout in ipairs(layouts) do
+          for _, of_other in ipairs {false, true} do
+            local function made(shape, is_summed) return is_summed and layout[2](rand, shape) or rand(shape) end
+            local x, other = made({8, 24}, not of_other), made({24, 16}, of_other)
+            local y, sums = lm.ops.mm_with_sums(x, other, {of_other = of_other})
+            local what = ("%s %s, %s, %s"):format(device, dtype, layout[1], of_other)
+            assert(y.dtype == sums.dtype and sums.dtype == (dtype == "float64" and dtype or "float32"), what)
+            x, other = x:double():cpu(), other:double():cpu()
+            close(x:matmul(other), y, 1e-4, what)
+            close(of_other and other:sum(1) or x:sum(2), sums, 1e-4, what)
+          end
+        end
+      end
+    end
+  ]])
+
   script("take matrices of any strides", [[
     local function forms(rows, columns, batch, dtype) -- returns the same values in several layouts
       local x = (lm.rand(batch and {batch, rows, columns} or {rows, columns}) * 10 - 5):floor():to(dtype)

@@ -155,9 +155,7 @@ static bool is_single_cast(const finder *f, int i) {
     if (j != i && f->group[j] == f->group[i]) return false;
   if (s->op != LM_OP_to_copy || f->group[i] == 0 || f->g->value[s->in[0]].number) return false;
   const lm_place *from = &f->g->value[s->in[0]].place, *to = &f->g->value[s->out[0]].place;
-  int64_t numel = 1;
-  for (int d = from->ndim - 1; d >= 0; numel *= from->size[d--])
-    if (from->size[d] != 1 && (from->stride[d] != numel || to->stride[d] != numel)) return false;
+  if (!lm_place_is_contiguous(from) || !lm_place_is_contiguous(to)) return false;
   return (from->dtype == LM_F32 && lm_dtype_is_half(to->dtype)) ||
          (to->dtype == LM_F32 && lm_dtype_is_half(from->dtype));
 }
@@ -293,7 +291,7 @@ static lm_status group_part(lm_segment *g, int begin, int end) {
 lm_status lm_segment_group_steps(lm_segment *g) {
   int begin = 0;
   const lm_backend *backend = lm_backend_of(g->device);
-  if (g->is_exact || !backend || !backend->group_prepare) return LM_OK;
+  if (!backend || !backend->group_prepare) return LM_OK;
   for (int i = 0; i < g->nevents; i++) {
     if (!g->event[i].is_pause && !g->event[i].may_fail) continue;
     const int after = i + 1 < g->nevents ? g->event[i + 1].nsteps : g->nsteps;

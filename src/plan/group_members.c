@@ -232,10 +232,10 @@ static void result(writer *w, const lm_segment_step *s, int k, lm_dtype num, int
   const lm_place *p = &w->g->value[s->out[k]].place;
   const lm_group_kind kind = w->out->member[member].kind;
   const int nrow = row_dims(w->space);
-  int64_t numel = 1;
+  const int64_t numel = lm_place_numel(p);
   lm_group_space of = {.ndim = p->ndim};
   link made = {s->out[k], member, {0}};
-  for (int d = 0; d < p->ndim; d++) numel *= of.size[d] = p->size[d];
+  memcpy(of.size, p->size, sizeof of.size);
   if (w->out->member[member].dtype != p->dtype)
     made.member = kind == LM_GROUP_SUM_OF_ROWS ? member : converted(w, num, p->dtype, member);
   if (kind == LM_GROUP_SUM_OF_ROWS) {

@@ -14,16 +14,11 @@ static bool shares_values(const lm_segment *g, const lm_segment_step *s, const l
   return false;
 }
 
-static int64_t numel_of(const lm_segment *g, int value) {
-  int64_t n = 1;
-  for (int d = 0; value >= 0 && d < g->value[value].place.ndim; d++) n *= g->value[value].place.size[d];
-  return n;
-}
-
 /* Returns true if a step can be computed with the one before it. */
 static bool goes_with(const lm_segment *g, const lm_segment_step *s, const lm_segment_step *before) {
   if (!lm_step_is_elementwise(before) && !lm_step_is_product(before)) return false;
-  return numel_of(g, s->out[0]) == numel_of(g, before->out[0]) && shares_values(g, s, before);
+  return before->out[0] >= 0 && shares_values(g, s, before) &&
+         lm_place_numel(&g->value[s->out[0]].place) == lm_place_numel(&g->value[before->out[0]].place);
 }
 
 static bool depends_on(const lm_segment *g, const lm_segment_step *s, const lm_segment_step *before) {

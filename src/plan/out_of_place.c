@@ -25,12 +25,6 @@ static bool keeps_place(const lm_segment *g, const lm_segment_step *s) {
   return true;
 }
 
-static bool has_instance(const lm_segment *g, int buffer) {
-  for (int i = 0; i < g->ninstances; i++)
-    if (g->value[g->instance[i].value].buffer == buffer) return true;
-  return false;
-}
-
 static bool is_set_before(const lm_segment *g, int buffer) {
   for (int i = 0; i < g->nleaves; i++)
     if (lm_buffer_of(g, g->leaf[i].before) == buffer) return true;
@@ -42,10 +36,9 @@ static bool can_change(const lm_segment *g, const lm_segment_step *s) {
     return false;
   const lm_segment_value *v = &g->value[s->in[0]];
   const lm_segment_buffer *b = &g->buffer[v->buffer];
-  int64_t bytes = (int64_t)lm_dtype_size(v->place.dtype);
-  for (int d = 0; d < v->place.ndim; d++) bytes *= v->place.size[d];
-  return b->origin == LM_FROM_STEP && (size_t)bytes == b->bytes && keeps_place(g, s) && !has_instance(g, v->buffer) &&
-         !is_set_before(g, v->buffer);
+  const int64_t bytes = (int64_t)lm_dtype_size(v->place.dtype) * lm_place_numel(&v->place);
+  return b->origin == LM_FROM_STEP && (size_t)bytes == b->bytes && keeps_place(g, s) &&
+         !lm_buffer_has_instance(g, v->buffer) && !is_set_before(g, v->buffer);
 }
 
 /* Returns in *value the value of buffer `to` at the place of *value, which is of buffer `from`; else leaves it. */

@@ -1,10 +1,11 @@
-/* Declares the passes over a segment's steps, in their order, and what they ask of steps. They keep the
- * order of parts (lm_segment_part_end), and the bits. */
+/* Declares the passes over a segment's steps, in their order, and what they ask of steps. They keep the order of parts
+ * (lm_segment_part_end). */
 #pragma once
 
 #include "op_entries.h"
 #include "plan/segment.h"
 
+/* ---- on the CPU: they keep the bits */
 /* Makes elementwise steps that write in place to memory of the segment steps with results of their own. */
 lm_status lm_segment_out_of_place(lm_segment *g);
 /* Moves elementwise steps to those whose values they read. */
@@ -40,6 +41,13 @@ static inline bool lm_step_writes(const lm_segment_step *s, int k) {
 
 /* Returns the buffer of a step's value; -1 for NULL and numbers. */
 static inline int lm_buffer_of(const lm_segment *g, int value) { return value < 0 ? -1 : g->value[value].buffer; }
+
+/* Returns true if the script may see a value of the buffer. */
+static inline bool lm_buffer_has_instance(const lm_segment *g, int buffer) {
+  for (int i = 0; i < g->ninstances; i++)
+    if (g->value[g->instance[i].value].buffer == buffer) return true;
+  return false;
+}
 
 static inline bool lm_step_reads(const lm_segment *g, const lm_segment_step *s, int buffer) {
   for (int k = 0; k < s->nin; k++)

@@ -5,19 +5,6 @@
 #include "base/mem.h"
 #include "plan/passes.h"
 
-static bool is_contiguous(const lm_place *p) {
-  int64_t step = 1;
-  for (int d = p->ndim - 1; d >= 0; step *= p->size[d--])
-    if (p->size[d] != 1 && p->stride[d] != step) return false;
-  return true;
-}
-
-static int64_t count_elements(const lm_place *p) {
-  int64_t n = 1;
-  for (int d = 0; d < p->ndim; d++) n *= p->size[d];
-  return n;
-}
-
 static bool has_wide_result(const lm_segment *g, const lm_segment_step *s) {
   if (s->nout != 1 || s->out[0] < 0 || (s->form != LM_RUN_ALL && s->form != LM_RUN_VISIBLE)) return false;
   const lm_dtype to = g->value[s->out[0]].place.dtype;
@@ -41,8 +28,8 @@ static bool sums_rows(const lm_segment *g, const lm_segment_step *s, const lm_se
   const int last = of_other; /* the operand's dim that is the last of what is summed */
   return keeps_last && from->buffer == operand->buffer && p->at == m->at && p->dtype == m->dtype && m->size[0] > 1 &&
          m->size[1] > 1 && m->stride[last] == 1 && m->stride[!last] == m->size[last] &&
-         p->size[p->ndim - 1] == m->size[last] && is_contiguous(p) && count_elements(p) == count_elements(m) &&
-         count_elements(&g->value[s->out[0]].place) == m->size[last];
+         p->size[p->ndim - 1] == m->size[last] && lm_place_is_contiguous(p) && lm_place_numel(p) == lm_place_numel(m) &&
+         lm_place_numel(&g->value[s->out[0]].place) == m->size[last];
 }
 
 /* Returns true if nothing between two steps changes what a product reads. */
@@ -82,7 +69,7 @@ static lm_status join_steps(lm_segment *g, int product, int sum, bool of_other) 
 }
 
 lm_status lm_segment_join_sums(lm_segment *g) {
-  for (int i = 0; i < g->nsteps && !g->is_exact; i++) {
+  for (int i = 0; i < g->nsteps; i++) {
     const lm_segment_step *s = &g->step[i];
     if (!is_product(g, s)) continue;
     for (int k = 0; k < g->nsteps; k++) {

@@ -123,6 +123,19 @@ bool lm_place_equals(const lm_place *a, const lm_place *b) {
          memcmp(a->stride, b->stride, a->ndim * sizeof *a->stride) == 0;
 }
 
+bool lm_place_is_contiguous(const lm_place *p) {
+  int64_t step = 1;
+  for (int d = p->ndim - 1; d >= 0; step *= p->size[d--])
+    if (p->size[d] != 1 && p->stride[d] != step) return false;
+  return true;
+}
+
+int64_t lm_place_numel(const lm_place *p) {
+  int64_t n = 1;
+  for (int d = 0; d < p->ndim; d++) n *= p->size[d];
+  return n;
+}
+
 bool lm_place_is(const lm_place *p, int64_t shift, const lm_tensor *t) {
   return p->dtype == t->dtype && p->device == t->device && p->ndim == t->ndim &&
          (t->numel == 0 || p->at + shift == t->data - (char *)t->storage->data) &&

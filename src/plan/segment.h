@@ -160,6 +160,8 @@ lm_status lm_segment_header(lm_segment *g, int v, bool is_result, lm_tensor **ou
 /* shift: bytes from what was recorded to a call. */
 bool lm_place_is(const lm_place *p, int64_t shift, const lm_tensor *t);
 bool lm_place_equals(const lm_place *a, const lm_place *b);
+bool lm_place_is_contiguous(const lm_place *p);
+int64_t lm_place_numel(const lm_place *p);
 /* Returns in *out the value of a buffer at t's place, added if it is new. */
 lm_status lm_segment_value_at(lm_segment *g, int buffer, const lm_tensor *t, int *out);
 lm_status lm_segment_number(lm_segment *g, lm_tensor *number, int *out);

@@ -57,7 +57,7 @@ lm_status lm_segment_plan(lm_segment *g) {
     NEED(lm_segment_out_of_place(g));
     lm_segment_order(g);
     lm_segment_find_rows(g);
-  } else {
+  } else if (!g->is_exact) {
     lm_segment_widen_results(g);
     NEED(lm_segment_join_sums(g));
     NEED(lm_segment_group_steps(g));

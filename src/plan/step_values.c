@@ -32,13 +32,11 @@ static bool is_in_range(const lm_segment *g, const lm_segment_step *s) {
   if (!op->index) return false;
   const lm_segment_value *v = &g->value[s->in[op->index - 1]], *of = &g->value[s->in[op->index_of]];
   const lm_segment_buffer *b = &g->buffer[v->buffer];
-  int64_t numel = 1;
-  for (int d = v->place.ndim - 1; d >= 0; numel *= v->place.size[d--])
-    if (v->place.stride[d] != numel && v->place.size[d] != 1) return false;
-  if (b->origin != LM_FROM_EVENT || LM_DEVICE_KIND(b->device) != LM_CPU || b->is_written || !b->storage ||
-      v->place.dtype != LM_I64 || of->place.ndim <= op->index_dim)
+  if (!lm_place_is_contiguous(&v->place) || b->origin != LM_FROM_EVENT || LM_DEVICE_KIND(b->device) != LM_CPU ||
+      b->is_written || !b->storage || v->place.dtype != LM_I64 || of->place.ndim <= op->index_dim)
     return false;
   const int64_t *x = (const int64_t *)((const char *)b->storage->data + v->place.at + b->shift);
+  const int64_t numel = lm_place_numel(&v->place);
   for (int64_t k = 0; k < numel; k++)
     if (x[k] < 1 || x[k] > of->place.size[op->index_dim]) return false;
   return true;

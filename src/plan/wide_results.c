@@ -6,8 +6,7 @@
 
 /* Returns true if an event or a gradient has a value in the buffer. */
 static bool is_visible(const lm_segment *g, int buffer) {
-  for (int i = 0; i < g->ninstances; i++)
-    if (g->value[g->instance[i].value].buffer == buffer) return true;
+  if (lm_buffer_has_instance(g, buffer)) return true;
   for (int i = 0; i < g->nleaves; i++)
     if (g->leaf[i].after >= 0 && g->value[g->leaf[i].after].buffer == buffer) return true;
   return false;
@@ -43,7 +42,7 @@ static bool converts(const lm_segment *g, const lm_segment_step *s, int from) {
 }
 
 void lm_segment_widen_results(lm_segment *g) {
-  for (int i = 0; i < g->nsteps && !g->is_exact; i++) {
+  for (int i = 0; i < g->nsteps; i++) {
     lm_segment_step *s = &g->step[i];
     if (!can_widen(g, s)) continue;
     const int buffer = g->value[s->out[0]].buffer, reader = find_reader(g, i, buffer);
