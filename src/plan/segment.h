@@ -70,6 +70,7 @@ typedef struct lm_segment_step {
   bool joins;      /* true if that before it is in its row */
   int overwrites;  /* value whose memory the result takes, unless somebody holds it; -1: none */
   int group;       /* number of its group from 1; 0: none */
+  int leaf;        /* number from 1 of the leaf whose memory for gradients its result may take; 0: none */
   int nin, nout;
   void *args; /* the op's struct, or an array of numbers */
   int *in;    /* indices of values; -1: NULL */
@@ -78,13 +79,17 @@ typedef struct lm_segment_step {
 
 typedef struct lm_segment_leaf { /* a leaf whose .grad a backward pass sets or adds to; values, -1: nil */
   int instance, before, after;
+  /* Of a delivered gradient, which is `after`: the step after which it is, and whether no step reads it later. */
+  int at;
+  bool is_last;
 } lm_segment_leaf;
 
 typedef struct lm_segment_event {
   bool is_backward, in_place, retains; /* retains: of backward, retain_graph */
   bool is_pause;                       /* true for no call: values are needed, before backward has used the graph */
   bool may_fail;                       /* true if values may make it fail, so that its steps run at once */
-  int nsteps;                          /* number of steps before it */
+  bool delivers; /* true for backward with hooks of leaves, which get the gradients; it ends the segment and runs */
+  int nsteps;    /* number of steps before it */
   lm_op_id op;
   bool no_grad;
   lm_autocast cast;
@@ -127,6 +132,9 @@ typedef struct lm_segment {
   lm_segment_part *part; /* while a call runs: what has run so far */
   int nparts;
   size_t part_capacity;
+  struct lm_pass *pass; /* while a call delivers gradients */
+  int *delivery;        /* indices of the leaves whose gradients are delivered, in their order */
+  int ndeliveries, delivered;
   uint64_t *reached; /* for each instance: bits of the leaves that its history leads to */
   int words;         /* numbers for an instance in `reached` */
   lm_chain *chain;
