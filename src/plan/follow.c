@@ -222,7 +222,7 @@ static lm_status follow_backward(lm_follower *f, const lm_backward_args *a) {
     if ((c->at < c->now->nevents && lm_compiled_is_backward_event(c, &c->now->event[c->at], a)) ||
         lm_compiled_change_segment(c, is_backward_called, a)) {
       const lm_segment_event *e = &c->now->event[c->at];
-      if (e->delivers) NEED(lm_segment_run_to(c->now, e->nsteps)); /* what hooks may read */
+      if (e->delivers) NEED(lm_segment_run_to(c->now, e->nsteps)); /* computes what hooks may read */
       lm_compiled_note_scope(c);
       c->at++;
       return e->delivers ? run_segment(c, true) : LM_OK;

@@ -79,9 +79,8 @@ typedef struct lm_segment_step {
 
 typedef struct lm_segment_leaf { /* a leaf whose .grad a backward pass sets or adds to; values, -1: nil */
   int instance, before, after;
-  /* Of a delivered gradient, which is `after`: the step after which it is, and whether no step reads it later. */
-  int at;
-  bool is_last;
+  int at;       /* step after which the gradient, which is `after`, is delivered */
+  bool is_last; /* true if nothing reads a delivered gradient later */
 } lm_segment_leaf;
 
 typedef struct lm_segment_event {

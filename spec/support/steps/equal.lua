@@ -7,9 +7,9 @@
 --- make(c) returns a side's step(…) and, optionally, inputs(k), which returns the arguments of call k, between(k),
 --- which runs before call k, and more that is compared. c.dtype is the dtype of parameters, c.randn(…) noise of it,
 --- c.run(f, …) calls f, under autocast if the kind is that, and c.wrap compiles further functions. A make that sets
---- c.fails may have calls that raise errors; c.in_buckets says that gradients are in DistributedDataParallel's memory;
---- with c.apart the step itself is not compiled, and c.calls sets the least number of calls. With pace = 3 each k counts
---- for three calls, so that a change comes after calls that were alike.
+--- c.fails may have calls that raise errors; c.in_buckets: gradients are in DistributedDataParallel's memory. With
+--- c.apart the step itself is not compiled, and c.calls sets the least number of calls. With pace = 3 each k counts for
+--- three calls, so that a change comes after calls that were alike.
 local ffi = require "ffi"
 local lm = require "luminary"
 local core = require "luminary.core"
@@ -92,7 +92,8 @@ local function difference(a, b, unversioned)
   end
   for _, field in ipairs {"dtype", "shape", "requires_grad", "is_leaf", "_version"} do
     local x, y = tostring(a[field]), tostring(b[field])
-    if x ~= y and not (unversioned and field == "_version") then return ("%s is %s, not %s"):format(field, y, x) end
+    local counts = not unversioned or field ~= "_version"
+    if x ~= y and counts then return ("%s is %s, not %s"):format(field, y, x) end
   end
   local x, y = tostring(a:stride()), tostring(b:stride())
   if x ~= y then return ("the stride is %s, not %s"):format(y, x) end
@@ -103,8 +104,8 @@ local function difference(a, b, unversioned)
     (p:double() - q:double()):abs():max():item())
 end
 
---- Fails if two lists differ; `where` begins the message. in_buckets: gradients are in buckets, which the version counts
---- writes to.
+--- Fails if two lists differ; `where` begins the message. in_buckets: gradients are in buckets, whose version counts the
+--- writes to all of them.
 function equal.compare_lists(a, b, where, in_buckets)
   for i = 1, math.max(#a, #b) do
     local x, y = a[i] or {"nothing"}, b[i] or {"nothing"}
