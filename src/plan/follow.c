@@ -38,7 +38,7 @@ typedef struct refilling {
 static void refill_slot(void *ctx, lm_tensor **slot) {
   refilling *r = ctx;
   const int in = *r->in++;
-  *slot = in == NONE ? NULL : in < NONE ? lm_segment_number_of(r->g, in) : r->g->instance[in].t;
+  *slot = in == NONE ? NULL : in < NONE ? lm_segment_number(r->g, in)->number : r->g->instance[in].t;
 }
 
 /* Calls again, now with values, what was called since the segment began. */
@@ -298,6 +298,7 @@ void lm_compiled_free(lm_compiled *c) {
   lm_free(c->open);
   lm_free(c->instance_of.entry);
   lm_free(c->buffer_of.entry);
+  lm_free(c->number_of.entry);
   lm_free(c->bound.entry);
   lm_free(c);
 }
@@ -348,7 +349,7 @@ void lm_compiled_decide(lm_compiled *c) {
 }
 
 lm_compiled_state lm_compiled_get_state(const lm_compiled *c) {
-  lm_compiled_state s = {.recordings = c->recordings, .runs = c->ran};
+  lm_compiled_state s = {.recordings = c->recordings, .runs = c->ran, .changes = c->changes};
   for (const lm_segment *g = c->segments; g; g = g->next) {
     s.segments += !g->runs_as_is;
     if (!g->runs_as_is && g->reason[0]) s.reason = g->reason;

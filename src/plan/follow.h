@@ -25,6 +25,7 @@ bool lm_is_without_values(const lm_tensor *t);
 
 typedef struct lm_compiled_state {
   int recordings, runs, segments; /* made; of segments so far; that run now */
+  int changes;                    /* number of times that a segment ran with another number than before */
   const char *reason;             /* why a part runs as it is; NULL: none does */
   const char *line;               /* the line of the script after which it ends, or NULL */
 } lm_compiled_state;

@@ -2,7 +2,7 @@
  *
  *   compiled(exact = false) -> a function's recordings, empty. exact: results have the bits of eager ops on a GPU too
  *   compiled:call(f, ...) -> what f(...) returns
- *   compiled:state() -> {recordings, runs, segments, reason, line}
+ *   compiled:state() -> {recordings, runs, segments, changes, reason, line}
  *   compiled:set_explained()             keeps the steps of segments as they are recorded
  *   compiled:explain(i, is_planned) -> the i-th segment's steps as text, as they run or were recorded, and the script's
  * line at its end; nil after the last segment
@@ -49,10 +49,11 @@ LM_OBJECT_METHOD(compiled, call, "call") {
 
 LM_OBJECT_METHOD(compiled, state, "state", (compiled, compiled)) {
   const lm_compiled_state state = lm_compiled_get_state(compiled);
-  lua_createtable(L, 0, 5);
+  lua_createtable(L, 0, 6);
   lm_set_number(L, "recordings", state.recordings);
   lm_set_number(L, "runs", state.runs);
   lm_set_number(L, "segments", state.segments);
+  lm_set_number(L, "changes", state.changes);
   lm_set_text(L, "reason", state.reason);
   lm_set_text(L, "line", state.line);
   return 1;
