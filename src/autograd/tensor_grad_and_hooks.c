@@ -1,9 +1,11 @@
 /* Implements requires_grad, .grad and hooks of single tensors. */
+#include <limits.h>
 #include <string.h>
 
 #include "autograd/follow.h"
 #include "autograd/gradients.h"
 #include "autograd/record_graph.h"
+#include "base/address_map.h"
 #include "base/mem.h"
 #include "base/message.h"
 
@@ -279,18 +281,57 @@ bool lm_is_plain_leaf(const lm_tensor *t) {
   return !w || (!w->hooks && !w->grad_buffer && !w->orphaned);
 }
 
-static bool reaches_freed(const lm_node *n, int depth) {
-  if (n->saved_freed) return true;
-  for (int k = 0; k < n->nedge && depth > 0; k++)
-    if (n->edge[k].node && reaches_freed(n->edge[k].node, depth - 1)) return true;
-  return false;
+typedef struct history { /* the nodes behind a tensor, and how many gradients each of them waits for */
+  int n;
+  size_t capacity;
+  const lm_node **node;
+  lm_address_map waits;
+} history;
+
+static bool add_to_history(history *h, const lm_node *n) {
+  const int waits = lm_address_find(&h->waits, n);
+  return (waits >= 0 || LM_APPEND(h->node, h->n, h->capacity, n)) &&
+         lm_address_set(&h->waits, n, waits < 0 ? 1 : waits + 1);
+}
+
+/* Returns the node that a backward pass runs next, as lm_pass_step_ready does. */
+static const lm_node *next_of_history(history *h) {
+  const lm_node *next = NULL;
+  for (int i = 0; i < h->n; i++)
+    if (lm_address_find(&h->waits, h->node[i]) == 0 && (!next || h->node[i]->number > next->number)) next = h->node[i];
+  return next;
+}
+
+/* Returns true if a pass from node n on meets freed saved tensors before it uses others or completes a leaf's gradient:
+ * ops that save none, and write to none, come before. */
+static bool meets_freed(history *h, const lm_node *n) {
+  if (!add_to_history(h, n)) return false;
+  for (int i = 0; i < h->n; i++)
+    for (int k = 0; k < h->node[i]->nedge; k++)
+      if (h->node[i]->edge[k].node && !add_to_history(h, h->node[i]->edge[k].node)) return false;
+  for (lm_address_set(&h->waits, n, 0); (n = next_of_history(h)) && !n->saved_freed;
+       lm_address_set(&h->waits, n, INT_MAX)) {
+    if (n->kind == LM_NODE_CUSTOM || n->saves || (n->kind == LM_NODE_OP && lm_ops[n->op].kind == LM_WRITE))
+      return false;
+    for (int k = 0; k < n->nedge; k++) {
+      const lm_node *to = n->edge[k].node;
+      const int waits = to ? lm_address_find(&h->waits, to) - 1 : 1;
+      if (to) lm_address_set(&h->waits, to, waits);
+      if (waits == 0 && to->kind == LM_NODE_LEAF) return false;
+    }
+  }
+  return n != NULL;
 }
 
 bool lm_has_freed_history(const lm_tensor *t, lm_op_id *op) {
-  enum { DEPTH = 6 };
   const lm_node *n = t->grad ? t->grad->node : NULL;
   *op = n && n->kind == LM_NODE_OP ? n->op : LM_OP_clone;
-  return n && reaches_freed(n, DEPTH);
+  if (!n || n->saved_freed || n->saves || n->kind == LM_NODE_LEAF) return n && n->saved_freed;
+  history h = {0};
+  const bool is_freed = meets_freed(&h, n);
+  lm_free(h.node);
+  lm_free(h.waits.entry);
+  return is_freed;
 }
 
 lm_status lm_set_freed_history(lm_tensor *t, lm_op_id op, int n, lm_tensor *const *leaf) {
