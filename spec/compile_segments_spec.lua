@@ -3,6 +3,7 @@
 local ffi = require "ffi"
 local lm = require "luminary"
 local core = require "luminary.core"
+local ranks = require "spec.support.ranks"
 local nn, F = lm.nn, lm.nn.functional
 
 -- Returns a small network's step (x, y) -> loss, and the network.
@@ -85,6 +86,73 @@ describe("lm.compile of a training step", function()
         assert.is_true(compiled:state().runs >= 2)
       end
     end
+  end)
+
+  it("runs forward and backward where parameters have hooks, which see the script's variables as they are", function()
+    for _, dtype in ipairs {"float16", "bfloat16", "float32"} do
+      local w, compiled, log, n = lm.ones(3, 3):to(dtype):requires_grad_(), core.compiled(), {}, 0
+      w:register_hook(function(g) table.insert(log, ("%d: %g"):format(n, g:sum():item())) end)
+      local function step(x)
+        local loss = (x:mm(w):tanh() * 2):sum()
+        n = n + 1
+        loss:backward()
+        n = n + 10
+        return (x * 2):exp():mul(0.5):add(1)
+      end
+      for _ = 1, 4 do compiled:call(step, lm.zeros(2, 3):to(dtype) + 0.5) end
+      local all = table.concat(log, " ")
+      assert.equal(4, #log)
+      assert.equal("1: 12: 23: 34:", (all:gsub(" [^:]*$", ""):gsub(" %-?[%d.]+ ", " ")))
+      assert.equal(6, compiled:state().runs) -- two segments a call: up to backward, and after it
+      assert.is_nil(compiled:state().reason)
+    end
+  end)
+
+  it("fails with the error of a hook, and runs again after it", function()
+    local w, compiled, fails = lm.ones({3}, {requires_grad = true}), core.compiled(), false
+    w:register_hook(function() if fails then error("the hook fails", 0) end end)
+    local function step(x)
+      w.grad = nil
+      ((w * x):exp() * 2):tanh():sum():backward()
+      return w.grad:sum():item()
+    end
+    local want = step(lm.full({3}, 0.5))
+    for call = 1, 9 do
+      fails = call % 3 == 0
+      local ok, got = pcall(compiled.call, compiled, step, lm.full({3}, 0.5))
+      assert.equal(not fails, ok)
+      assert.equal(fails and "the hook fails" or want, got)
+    end
+    assert.equal(8, compiled:state().runs)
+  end)
+
+  it("computes gradients of DistributedDataParallel in its buckets", function()
+    local got = ranks.run {env = {LM_TOKEN = "a secret of the spec"}, script = [[
+      local lm = require "luminary"
+      local core = require "luminary.core"
+      lm.dist.init_process_group "gloo"
+      for _, dtype in ipairs {"bfloat16", "float32"} do
+        lm.manual_seed(1)
+        local net = lm.nn.Sequential(lm.nn.Linear(8, 16), lm.nn.Tanh(), lm.nn.Linear(16, 3)):to(dtype)
+        net = lm.nn.parallel.DistributedDataParallel(net)
+        local compiled, memory = core.compiled(), {}
+        local x = lm.full({4, 8}, lm.dist.get_rank()):to(dtype)
+        for call = 1, 6 do
+          compiled:call(function()
+            net:zero_grad()
+            net(x):tanh():sum():backward()
+          end)
+          for i, p in ipairs(net:parameters()) do
+            memory[i] = call > 2 and memory[i] or p.grad:data_ptr()
+            assert(p.grad:data_ptr() == memory[i], "a gradient left its bucket")
+          end
+        end
+        print(dtype, compiled:state().runs, compiled:state().reason)
+      end
+      lm.dist.destroy_process_group()
+    ]]}
+    assert(got.ok, got.text)
+    for rank = 0, 1 do assert.equal("bfloat16\t5\tnil\nfloat32\t5\tnil\n", got[rank].output) end
   end)
 
   it("returns a graph in a call after one that dropped it", function()

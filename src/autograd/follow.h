@@ -43,3 +43,12 @@ bool lm_has_freed_history(const lm_tensor *t, lm_op_id *op);
 /* Returns true if t is a leaf that requires grad without hooks or a gradient buffer, so that backward does no more than
  * add to its .grad. */
 bool lm_is_plain_leaf(const lm_tensor *t);
+
+/* A backward pass that gets the leaves' gradients from elsewhere. lm_delivery_begin calls what hooks have to do before
+ * a pass, lm_deliver_gradient adds g (taken over; NULL: none) to a leaf's .grad and runs its hooks, and
+ * lm_delivery_end, which follows in any case, calls what hooks have left for the end. status: of what ran between;
+ * returned if it is a failure. */
+typedef struct lm_pass lm_pass;
+lm_status lm_delivery_begin(int n, lm_tensor *const *leaf, lm_pass **out);
+lm_status lm_deliver_gradient(lm_pass *r, const lm_tensor *leaf, lm_tensor *g);
+lm_status lm_delivery_end(lm_pass *r, lm_status status);

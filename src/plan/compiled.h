@@ -38,6 +38,11 @@ struct lm_compiled {
   lm_address_map instance_of;    /* indices in `noted` of headers */
   lm_address_map number_of;      /* values of numbers' headers */
   lm_address_map bound;          /* MATCHING: buffers of storages from outside */
+  bool delivers;                 /* RECORDING a backward pass: its leaves have hooks */
+  lm_tensor **delivered; /* gradients that hooks got and others hold, while a segment is recorded; retained so that no
+                          * op writes to them */
+  int ndelivered;
+  size_t delivered_capacity;
   lm_noted *noted;
   int nnoted;
   size_t noted_capacity;

@@ -221,9 +221,11 @@ static lm_status follow_backward(lm_follower *f, const lm_backward_args *a) {
     NEED(pass_pause(c));
     if ((c->at < c->now->nevents && lm_compiled_is_backward_event(c, &c->now->event[c->at], a)) ||
         lm_compiled_change_segment(c, is_backward_called, a)) {
+      const lm_segment_event *e = &c->now->event[c->at];
+      if (e->delivers) NEED(lm_segment_run_to(c->now, e->nsteps)); /* computes what hooks may read */
       lm_compiled_note_scope(c);
       c->at++;
-      return LM_OK;
+      return e->delivers ? run_segment(c, true) : LM_OK;
     }
     NEED(diverge(c, true)); /* at its end too: backward needs the graph, which a segment does not make */
     return follow_backward(f, a);
@@ -295,6 +297,7 @@ void lm_compiled_free(lm_compiled *c) {
     lm_segment_free(g);
   }
   lm_free(c->noted);
+  lm_free(c->delivered);
   lm_free(c->open);
   lm_free(c->instance_of.entry);
   lm_free(c->buffer_of.entry);

@@ -115,7 +115,8 @@ bool lm_compiled_is_backward_event(lm_compiled *c, const lm_segment_event *e, co
   for (int k = e->first_leaf; k < e->first_leaf + e->nleaves; k++) {
     const lm_segment_leaf *leaf = &g->leaf[k];
     const lm_tensor *t = g->instance[leaf->instance].t;
-    if (!t || !lm_is_plain_leaf(t)) return false;
+    if (!t || (!e->delivers && !lm_is_plain_leaf(t))) return false;
+    if (e->delivers) continue;
     lm_tensor *grad = lm_grad_of(t);
     if (leaf->before >= 0 && g->buffer[g->value[leaf->before].buffer].origin == LM_FROM_STEP) continue; /* set here */
     if (!grad != (leaf->before < 0)) return false;
@@ -178,7 +179,8 @@ static bool leaves_alike(const lm_segment *a, const lm_segment_event *e, const l
 static bool events_alike(lm_compiled *c, const lm_segment *a, const lm_segment_event *e, const lm_segment *b,
                          const lm_segment_event *f) {
   if (e->is_backward != f->is_backward || e->is_pause != f->is_pause || e->retains != f->retains || e->op != f->op ||
-      e->in_place != f->in_place || e->nsteps != f->nsteps || e->nin != f->nin || e->nout != f->nout)
+      e->delivers != f->delivers || e->in_place != f->in_place || e->nsteps != f->nsteps || e->nin != f->nin ||
+      e->nout != f->nout)
     return false;
   if (e->is_pause) return true;
   if (e->scope != f->scope || e->no_grad != f->no_grad || e->default_dtype != f->default_dtype ||

@@ -1,6 +1,7 @@
 /* Records segments: what a script calls as events, the ops that run beneath as steps. */
 #include <stdio.h>
 
+#include "autograd/gradients.h"
 #include "autograd/record_graph.h"
 #include "autograd/tape.h"
 #include "base/interned.h"
@@ -169,8 +170,32 @@ static void on_pointwise(lm_op_recorder *r, int kernel, int nin, lm_tensor *cons
     lm_segment_refuse(c->now, "out of memory");
 }
 
+static lm_status record_delivery(lm_compiled *c, int instance, lm_tensor *grad) {
+  lm_segment *g = c->now;
+  lm_segment_leaf leaf = {.instance = instance, .before = NONE, .after = NONE};
+  if (grad) NEED(step_value(c, grad, false, false, &leaf.after));
+  if (!LM_APPEND(g->leaf, g->nleaves, g->leaf_capacity, leaf)) return LM_E_OOM;
+  if (!grad || lm_gradient_take(grad)) return LM_OK;
+  if (!LM_APPEND(c->delivered, c->ndelivered, c->delivered_capacity, grad)) return LM_E_OOM;
+  lm_retain(grad);
+  return LM_OK;
+}
+
+static bool on_leaf(lm_op_recorder *r, const lm_node *leaf, lm_tensor *grad) {
+  lm_compiled *c = of_recorder(r);
+  if (!c->delivers) return false;
+  for (int i = 0; i < c->nnoted && !c->now->runs_as_is; i++) {
+    const lm_tensor *t = c->noted[i].t;
+    if (!t || !t->grad || t->grad->node != leaf) continue;
+    if (record_delivery(c, c->noted[i].instance, grad) != LM_OK) lm_segment_refuse(c->now, "out of memory");
+    return true;
+  }
+  lm_segment_refuse(c->now, "a gradient is of a leaf that no op was passed");
+  return true;
+}
+
 void lm_compiled_set_recorder(lm_compiled *c) {
-  c->recorder = (lm_op_recorder){on_op, on_pointwise};
+  c->recorder = (lm_op_recorder){on_op, on_pointwise, on_leaf};
   c->watcher = (lm_tensor_watcher){note_made, note_freed, note_dropped, note_read};
 }
 
@@ -201,8 +226,7 @@ static lm_segment_event event_here(lm_compiled *c, lm_op_id id, bool in_place) {
 
 const char *lm_compiled_refuses(const lm_tensor *t) {
   if (lm_has_source(t) || lm_is_placeholder(t)) return "a parameter is gathered when it is needed";
-  if (lm_requires_grad(t) && !lm_is_plain_leaf(t))
-    return lm_is_leaf(t) ? "a parameter has hooks, or a buffer for its gradient" : "a tensor has a history already";
+  if (lm_requires_grad(t) && !lm_is_leaf(t)) return "a tensor has a history already";
   const lm_tensor *base = lm_view_base(t);
   return base && lm_requires_grad(base) ? "a tensor is a view of one that requires grad" : NULL;
 }
@@ -370,8 +394,12 @@ static lm_status add_leaves(lm_compiled *c, lm_segment_event *e) {
   e->first_leaf = g->nleaves;
   for (int i = 0; i < c->nnoted; i++) {
     const lm_noted *n = &c->noted[i];
+    e->delivers = e->delivers || (n->t && g->instance[n->instance].is_leaf && !lm_is_plain_leaf(n->t));
+  }
+  for (int i = 0; i < c->nnoted && !e->delivers; i++) {
+    const lm_noted *n = &c->noted[i];
     if (!n->t || !g->instance[n->instance].is_leaf) continue;
-    lm_segment_leaf leaf = {n->instance, NONE, NONE};
+    lm_segment_leaf leaf = {.instance = n->instance, .before = NONE, .after = NONE};
     NEED(grad_value(c, n->t, &leaf.before));
     if (!LM_APPEND(g->leaf, g->nleaves, g->leaf_capacity, leaf)) return LM_E_OOM;
     e->nleaves++;
@@ -379,8 +407,11 @@ static lm_status add_leaves(lm_compiled *c, lm_segment_event *e) {
   return LM_OK;
 }
 
-static lm_status set_leaves(lm_compiled *c, const lm_segment_event *e) {
+static lm_status set_leaves(lm_compiled *c, lm_segment_event *e) {
   lm_segment *g = c->now;
+  while (c->ndelivered > 0) lm_release(c->delivered[--c->ndelivered]);
+  if (e->delivers) e->nleaves = g->nleaves - e->first_leaf;
+  if (e->delivers) return LM_OK;
   for (int i = 0; i < c->nnoted; i++) {
     const lm_noted *n = &c->noted[i];
     for (int k = e->first_leaf; n->t && k < e->first_leaf + e->nleaves; k++)
@@ -416,13 +447,15 @@ lm_status lm_compiled_record_backward(lm_compiled *c, const lm_backward_args *a)
   if (noting == LM_OK) noting = add_leaves(c, &e);
   if (noting != LM_OK) lm_segment_refuse(g, "out of memory");
   lm_ops_recorded = g->runs_as_is ? NULL : &c->recorder;
+  c->delivers = e.delivers;
   lm_status status = lm_compiled_backward_plain(c, a);
   lm_ops_recorded = NULL;
   if (status != LM_OK) lm_segment_refuse(g, "backward failed");
-  if (!g->runs_as_is && set_leaves(c, &e) != LM_OK) lm_segment_refuse(g, "out of memory");
-  if (e.in && LM_APPEND(g->event, g->nevents, g->event_capacity, e)) return status;
-  lm_segment_refuse(g, "out of memory");
-  lm_free(e.in);
+  if (set_leaves(c, &e) != LM_OK) lm_segment_refuse(g, "out of memory");
+  const bool is_added = e.in && LM_APPEND(g->event, g->nevents, g->event_capacity, e);
+  if (!is_added) lm_segment_refuse(g, "out of memory");
+  if (!is_added) lm_free(e.in);
+  if (e.delivers) lm_compiled_finish_recording(c); /* hooks run when backward is called */
   return status;
 }
 

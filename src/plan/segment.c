@@ -73,6 +73,7 @@ void lm_segment_free(lm_segment *g) {
   lm_free(g->leaf);
   lm_free(g->undo);
   lm_free(g->part);
+  lm_free(g->delivery);
   lm_free(g->reached);
   lm_bytes_free(&g->recorded);
   lm_free(g->chain);
@@ -255,8 +256,8 @@ int lm_segment_part_end(const lm_segment *g, int begin) {
   int end = g->nsteps;
   for (int i = 0; i < g->nevents; i++) {
     const lm_segment_event *e = &g->event[i];
-    const int at = e->is_pause ? e->nsteps : lm_segment_steps_after(g, i);
-    if ((e->is_pause || e->may_fail) && at > begin && at < end) end = at;
+    const int at = e->is_pause || e->delivers ? e->nsteps : lm_segment_steps_after(g, i);
+    if ((e->is_pause || e->delivers || e->may_fail) && at > begin && at < end) end = at;
   }
   return end;
 }

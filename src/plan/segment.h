@@ -71,6 +71,7 @@ typedef struct lm_segment_step {
   bool joins;      /* true if that before it is in its row */
   int overwrites;  /* value whose memory the result takes, unless somebody holds it; -1: none */
   int group;       /* number of its group from 1; 0: none */
+  int leaf;        /* number from 1 of the leaf whose memory for gradients its result may take; 0: none */
   int nin, nout;
   void *args; /* the op's struct, or an array of numbers */
   int *in;    /* indices of values; -1: NULL */
@@ -79,6 +80,8 @@ typedef struct lm_segment_step {
 
 typedef struct lm_segment_leaf { /* a leaf whose .grad a backward pass sets or adds to; values, -1: nil */
   int instance, before, after;
+  int at;       /* step after which the gradient, which is `after`, is delivered */
+  bool is_last; /* true if nothing reads a delivered gradient later */
 } lm_segment_leaf;
 
 typedef struct lm_segment_event {
@@ -86,7 +89,8 @@ typedef struct lm_segment_event {
   bool is_pause;                       /* true for no call: values are needed, before backward has used the graph */
   bool may_fail;                       /* true if values may make it fail, so that its steps run at once */
   bool is_real;                        /* true if floating tensors make an integer do as another number would */
-  int nsteps;                          /* number of steps before it */
+  bool delivers; /* true for backward with hooks of leaves, which get the gradients; it ends the segment and runs */
+  int nsteps;    /* number of steps before it */
   lm_op_id op;
   bool no_grad;
   lm_autocast cast;
@@ -130,6 +134,9 @@ typedef struct lm_segment {
   lm_segment_part *part; /* while a call runs: what has run so far */
   int nparts;
   size_t part_capacity;
+  struct lm_pass *pass; /* while a call delivers gradients */
+  int *delivery;        /* indices of the leaves whose gradients are delivered, in their order */
+  int ndeliveries, delivered;
   uint64_t *reached; /* for each instance: bits of the leaves that its history leads to */
   int words;         /* numbers for an instance in `reached` */
   lm_chain *chain;
@@ -169,7 +176,8 @@ int64_t lm_place_numel(const lm_place *p);
 lm_status lm_segment_value_at(lm_segment *g, int buffer, const lm_tensor *t, int *out);
 lm_status lm_segment_add_number(lm_segment *g, lm_tensor *number, int *out);
 lm_status lm_segment_new_buffer(lm_segment *g, lm_buffer_origin origin, const lm_storage *s, int *out);
-/* Returns the index of the first argument, tensors aside, from `from` on that differs in two structs of an op, or -1. */
+/* Returns the index of the first argument, tensors aside, from `from` on that differs in two structs of an op, or -1.
+ */
 int lm_args_difference(lm_op_id op, const void *a, const void *b, int from);
 bool lm_numbers_equal(const lm_tensor *a, const lm_tensor *b);
 
