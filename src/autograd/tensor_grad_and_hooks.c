@@ -302,43 +302,43 @@ static const lm_node *next_of_history(history *h) {
   return next;
 }
 
-/* Returns true if a pass from node n on meets freed saved tensors before it uses others or completes a leaf's gradient:
- * ops that save none, and write to none, come before. */
-static bool meets_freed(history *h, const lm_node *n) {
-  if (!add_to_history(h, n)) return false;
+/* Returns the node whose freed tensors a pass from n on needs before it uses others or completes a leaf's gradient: ops
+ * that save none, and write to none, come before. NULL: there is none. */
+static const lm_node *find_freed(history *h, const lm_node *n) {
+  if (!add_to_history(h, n)) return NULL;
   for (int i = 0; i < h->n; i++)
     for (int k = 0; k < h->node[i]->nedge; k++)
-      if (h->node[i]->edge[k].node && !add_to_history(h, h->node[i]->edge[k].node)) return false;
+      if (h->node[i]->edge[k].node && !add_to_history(h, h->node[i]->edge[k].node)) return NULL;
   for (lm_address_set(&h->waits, n, 0); (n = next_of_history(h)) && !n->saved_freed;
        lm_address_set(&h->waits, n, INT_MAX)) {
-    if (n->kind == LM_NODE_CUSTOM || n->saves || (n->kind == LM_NODE_OP && lm_ops[n->op].kind == LM_WRITE))
-      return false;
+    if (n->kind == LM_NODE_CUSTOM || n->saves || (n->kind == LM_NODE_OP && lm_ops[n->op].kind == LM_WRITE)) return NULL;
     for (int k = 0; k < n->nedge; k++) {
       const lm_node *to = n->edge[k].node;
       const int waits = to ? lm_address_find(&h->waits, to) - 1 : 1;
       if (to) lm_address_set(&h->waits, to, waits);
-      if (waits == 0 && to->kind == LM_NODE_LEAF) return false;
+      if (waits == 0 && to->kind == LM_NODE_LEAF) return NULL;
     }
   }
-  return n != NULL;
+  return n;
 }
 
-bool lm_has_freed_history(const lm_tensor *t, lm_op_id *op) {
-  const lm_node *n = t->grad ? t->grad->node : NULL;
-  *op = n && n->kind == LM_NODE_OP ? n->op : LM_OP_clone;
-  if (!n || n->saved_freed || n->saves || n->kind == LM_NODE_LEAF) return n && n->saved_freed;
+bool lm_has_freed_history(const lm_tensor *t, const char **name, const char **freed) {
+  const lm_node *n = t->grad ? t->grad->node : NULL, *found = n;
   history h = {0};
-  const bool is_freed = meets_freed(&h, n);
+  if (!n || n->kind == LM_NODE_LEAF || n->kind == LM_NODE_CUSTOM) return false;
+  if (!n->saved_freed) found = n->saves ? NULL : find_freed(&h, n);
   lm_free(h.node);
   lm_free(h.waits.entry);
-  return is_freed;
+  if (!found || found->kind == LM_NODE_CUSTOM) return false;
+  *name = lm_node_name(n);
+  *freed = lm_node_name(found);
+  return true;
 }
 
-lm_status lm_set_freed_history(lm_tensor *t, lm_op_id op, int n, lm_tensor *const *leaf) {
+lm_status lm_set_freed_history(lm_tensor *t, const char *name, const char *freed, int n, lm_tensor *const *leaf) {
   LM_OWNED_NODE *node = NULL;
-  if (op == LM_OP_select || op == LM_OP_narrow || op == LM_OP_slice) op = LM_OP_clone; /* these have parts */
-  NEED(lm_node_new(LM_NODE_OP, 1, n, lm_ops[op].size, &node));
-  node->op = (int16_t)op;
+  NEED(lm_node_new(LM_NODE_FREED, 1, n, sizeof(lm_freed_state), &node));
+  *(lm_freed_state *)node->payload = (lm_freed_state){name, freed};
   node->saves = node->saved_freed = true;
   for (int k = 0; k < n; k++) node->edge[k] = (lm_edge){lm_node_retain(leaf[k]->grad->node), 0};
   lm_meta_of(t, &node->out[0].meta);

@@ -302,7 +302,7 @@ static lm_status add_result(lm_compiled *c, lm_segment_event *e, int k, lm_tenso
   int v;
   note_device(g, t);
   NEED(lm_segment_value_at(g, buffer, t, &v));
-  lm_segment_instance n = {.value = v, .is_freed = lm_requires_grad(t), .maker = e->op, .base = NONE};
+  lm_segment_instance n = {.value = v, .is_freed = lm_requires_grad(t), .maker = lm_ops[e->op].name, .base = NONE};
   if (lm_view_base(t) && e->nin > 0 && e->in[0] >= 0) {
     n.base = e->in[0];
     n.without_grad = t->grad->without_grad;
@@ -514,7 +514,7 @@ static void describe_results(lm_compiled *c) {
     instance->is_freed = lm_requires_grad(n->t);
     if (!instance->is_freed) continue;
     const lm_open_result open = {g, n->t};
-    const bool is_freed = lm_has_freed_history(n->t, &instance->maker) && n->instance < used;
+    const bool is_freed = lm_has_freed_history(n->t, &instance->maker, &instance->freed) && n->instance < used;
     if (!is_freed && !LM_APPEND(c->open, c->nopen, c->open_capacity, open)) lm_segment_refuse(g, "out of memory");
   }
 }
@@ -530,10 +530,11 @@ static bool draws_from_own(const lm_segment_step *s) {
 
 /* Returns true if a result that is noted leads to a graph that backward has not freed. */
 static bool has_open_graph(const lm_compiled *c) {
-  lm_op_id op;
+  const char *name, *freed;
   for (int i = 0; i < c->nnoted; i++) {
     const lm_noted *n = &c->noted[i];
-    if (n->t && !c->now->instance[n->instance].is_outside && lm_requires_grad(n->t) && !lm_has_freed_history(n->t, &op))
+    if (n->t && !c->now->instance[n->instance].is_outside && lm_requires_grad(n->t) &&
+        !lm_has_freed_history(n->t, &name, &freed))
       return true;
   }
   return false;
