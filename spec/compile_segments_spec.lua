@@ -3,6 +3,7 @@
 local ffi = require "ffi"
 local lm = require "luminary"
 local core = require "luminary.core"
+local ops_of = require "spec.support.steps.ops_of"
 local ranks = require "spec.support.ranks"
 local nn, F = lm.nn, lm.nn.functional
 
@@ -37,12 +38,17 @@ describe("lm.compile of a training step", function()
       local compiled = core.compiled()
       local plain, step = trainer(dtype), trainer(dtype)
       assert.same(run(plain, 5, dtype), run(function(...) return compiled:call(step, ...) end, 5, dtype))
-      local ops = table.concat(compiled:steps(1), " ")
+      local ops = ops_of(compiled, 1)
       assert.matches("linear %+gelu linear %+mul %+add %+tanh %+mul ", ops)
       assert.matches("mul %+tanh %+mul", ops:match "cross_entropy.*") -- the order of backward
       assert.is_nil(compiled:state().reason)
       assert.is_true(compiled:state().runs >= 4)
     end
+  end)
+
+  it("counts segments and runs from 0", function()
+    local _, state = lm.compile(function(x) return x end)
+    assert.same({0, 0}, {state.segments, state.runs})
   end)
 
   it("runs for batches that are slices of one tensor", function()

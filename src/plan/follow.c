@@ -4,7 +4,6 @@
 #include "autograd/record_graph.h"
 #include "autograd/tape.h"
 #include "base/mem.h"
-#include "op/pointwise.h"
 #include "plan/compiled.h"
 
 enum { MOST = 64, CREDIT = 32 }; /* segments; recordings in a row. A run adds a quarter of one */
@@ -378,15 +377,4 @@ bool lm_compiled_explain(const lm_compiled *c, int i, bool is_planned, lm_bytes 
   else
     lm_put(out, g->recorded.data, g->recorded.n);
   return true;
-}
-
-int lm_compiled_nsteps(const lm_compiled *c, int segment) {
-  const lm_segment *g = segment_at(c, segment);
-  return g ? g->nsteps : 0;
-}
-
-const char *lm_compiled_step_name(const lm_compiled *c, int segment, int step, bool *is_chained) {
-  const lm_segment_step *s = &segment_at(c, segment)->step[step];
-  *is_chained = s->joins;
-  return lm_ops[s->op < 0 ? lm_pointwise_op(s->kernel) : s->op].name;
 }

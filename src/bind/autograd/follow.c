@@ -5,9 +5,7 @@
  *   compiled:state() -> {recordings, runs, segments, changes, reason, line}
  *   compiled:set_explained()             keeps the steps of segments as they are recorded
  *   compiled:explain(i, is_planned) -> the i-th segment's steps as text, as they run or were recorded, and the script's
- * line at its end; nil after the last segment
- *   compiled:steps(i) -> names of the i-th segment's ops, "+" before one that is computed with that before it; nil
- * after the last segment */
+ * line at its end; nil after the last segment */
 #include "plan/follow.h"
 #include "bind/bind.h"
 
@@ -56,19 +54,6 @@ LM_OBJECT_METHOD(compiled, state, "state", (compiled, compiled)) {
   lm_set_number(L, "changes", state.changes);
   lm_set_text(L, "reason", state.reason);
   lm_set_text(L, "line", state.line);
-  return 1;
-}
-
-LM_OBJECT_METHOD(compiled, steps, "steps", (compiled, compiled), (int, i)) {
-  const int n = lm_compiled_nsteps(compiled, (int)i - 1);
-  if (n == 0) return 0;
-  lua_createtable(L, n, 0);
-  for (int k = 0; k < n; k++) {
-    bool joins;
-    const char *name = lm_compiled_step_name(compiled, (int)i - 1, k, &joins);
-    lua_pushfstring(L, "%s%s", joins ? "+" : "", name);
-    lua_rawseti(L, -2, k + 1);
-  }
   return 1;
 }
 
