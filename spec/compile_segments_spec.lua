@@ -3,6 +3,7 @@
 local ffi = require "ffi"
 local lm = require "luminary"
 local core = require "luminary.core"
+local ops_of = require "spec.support.steps.ops_of"
 local ranks = require "spec.support.ranks"
 local nn, F = lm.nn, lm.nn.functional
 
@@ -37,12 +38,17 @@ describe("lm.compile of a training step", function()
       local compiled = core.compiled()
       local plain, step = trainer(dtype), trainer(dtype)
       assert.same(run(plain, 5, dtype), run(function(...) return compiled:call(step, ...) end, 5, dtype))
-      local ops = table.concat(compiled:steps(1), " ")
+      local ops = ops_of(compiled, 1)
       assert.matches("linear %+gelu linear %+mul %+add %+tanh %+mul ", ops)
       assert.matches("mul %+tanh %+mul", ops:match "cross_entropy.*") -- the order of backward
       assert.is_nil(compiled:state().reason)
       assert.is_true(compiled:state().runs >= 4)
     end
+  end)
+
+  it("counts segments and runs from 0", function()
+    local _, state = lm.compile(function(x) return x end)
+    assert.same({0, 0}, {state.segments, state.runs})
   end)
 
   it("runs for batches that are slices of one tensor", function()
@@ -323,6 +329,57 @@ describe("lm.compile of a training step", function()
       assert.is_true(net[1].weight.grad:abs():sum():item() > 0)
     end
     assert.matches("^after .*compile_segments_spec.lua:%d+: a tensor still has a history", state.reason)
+  end)
+
+  it("returns results that a second backward treats as it treats eager ones", function()
+    local makers = {
+      ["all saved by ops that were freed"] = function(u, w, x) return (u * x):sum() + (w * x):sum() * 2 end,
+      ["a leaf that waits for ops that were freed"] = function(_, w, x) return w:sum() + (w * x):sum() end,
+      ["a leaf that gets its gradient before"] = function(u, w, x) return u:sum() + (w * x):sum() end,
+      ["random numbers over what was freed"] = function(_, w, x)
+        local h = w * x
+        return h, h:clone():normal_()
+      end,
+      ["numbers over what was freed"] = function(u, w, x)
+        local h = w * x
+        return h * u, h:clone():fill_(2) + 1
+      end,
+      ["saved tensors over what was freed"] = function(u, w, x)
+        local h = w * x
+        return h, h * u
+      end,
+      ["a part of what was freed"] = function(_, w, x) return (w * x)[2] + 1 end,
+      ["saved beside what was freed"] = function(u, w, x) return w * x, u * x end,
+      ["no saved tensor"] = function(u, w) return u + w end,
+    }
+    for name, f in pairs(makers) do
+      for _, dtype in ipairs {"float16", "bfloat16", "float32"} do
+        local seen = {{}, {}}
+        for side = 1, 2 do
+          lm.manual_seed(6)
+          local u, w = lm.rand(3):to(dtype):requires_grad_(), lm.rand(3):to(dtype):requires_grad_()
+          local function step(x)
+            local y, other = f(u, w, x)
+            local loss = (y * y):sum() + (w * x):tanh():sum()
+            loss:backward()
+            return y, loss, other
+          end
+          local compiled = side == 2 and lm.compile(step) or step
+          for _ = 1, 6 do
+            w.grad, u.grad = nil, nil
+            local results = {compiled(lm.rand(3):to(dtype))}
+            for k = 1, 3 do
+              local y = results[k]
+              local ok, why = pcall(function() y:sum():backward() end)
+              table.insert(seen[side], y and y:sum().requires_grad and tostring(y):match "grad_fn=.*" or "no history")
+              table.insert(seen[side], ok or tostring(why))
+            end
+            for _, p in ipairs {u, w} do table.insert(seen[side], tostring(p.grad)) end
+          end
+        end
+        assert.same(seen[1], seen[2], name)
+      end
+    end
   end)
 
   it("follows another branch, another shape and a hook added later", function()

@@ -29,12 +29,14 @@ struct lm_compiled {
   bool is_exact;
   int at;                                 /* MATCHING: number of its events so far */
   int recordings, recordings_before, ran; /* recordings_before: before this call */
+  int changes;                            /* number of times that another number took a number's place */
   bool explains;                          /* true if segments keep their steps as recorded, as text */
   double credit;
   uint32_t scope;                /* autocast's outermost scope of the segment's last event in one */
   const lm_segment_event *again; /* the event that is called again, or NULL */
   lm_address_map buffer_of;      /* buffers of storages, while a segment is recorded; UNKNOWN: made by no step */
   lm_address_map instance_of;    /* indices in `noted` of headers */
+  lm_address_map number_of;      /* values of numbers' headers */
   lm_address_map bound;          /* MATCHING: buffers of storages from outside */
   bool delivers;                 /* RECORDING a backward pass: its leaves have hooks */
   lm_tensor **delivered; /* gradients that hooks got and others hold, while a segment is recorded; retained so that no

@@ -4,7 +4,6 @@
 #include "autograd/record_graph.h"
 #include "autograd/tape.h"
 #include "base/mem.h"
-#include "op/pointwise.h"
 #include "plan/compiled.h"
 
 enum { MOST = 64, CREDIT = 32 }; /* segments; recordings in a row. A run adds a quarter of one */
@@ -38,7 +37,7 @@ typedef struct refilling {
 static void refill_slot(void *ctx, lm_tensor **slot) {
   refilling *r = ctx;
   const int in = *r->in++;
-  *slot = in == NONE ? NULL : in < NONE ? lm_segment_number_of(r->g, in) : r->g->instance[in].t;
+  *slot = in == NONE ? NULL : in < NONE ? lm_segment_number(r->g, in)->number : r->g->instance[in].t;
 }
 
 /* Calls again, now with values, what was called since the segment began. */
@@ -301,6 +300,7 @@ void lm_compiled_free(lm_compiled *c) {
   lm_free(c->open);
   lm_free(c->instance_of.entry);
   lm_free(c->buffer_of.entry);
+  lm_free(c->number_of.entry);
   lm_free(c->bound.entry);
   lm_free(c);
 }
@@ -351,7 +351,7 @@ void lm_compiled_decide(lm_compiled *c) {
 }
 
 lm_compiled_state lm_compiled_get_state(const lm_compiled *c) {
-  lm_compiled_state s = {.recordings = c->recordings, .runs = c->ran};
+  lm_compiled_state s = {.recordings = c->recordings, .runs = c->ran, .changes = c->changes};
   for (const lm_segment *g = c->segments; g; g = g->next) {
     s.segments += !g->runs_as_is;
     if (!g->runs_as_is && g->reason[0]) s.reason = g->reason;
@@ -377,15 +377,4 @@ bool lm_compiled_explain(const lm_compiled *c, int i, bool is_planned, lm_bytes 
   else
     lm_put(out, g->recorded.data, g->recorded.n);
   return true;
-}
-
-int lm_compiled_nsteps(const lm_compiled *c, int segment) {
-  const lm_segment *g = segment_at(c, segment);
-  return g ? g->nsteps : 0;
-}
-
-const char *lm_compiled_step_name(const lm_compiled *c, int segment, int step, bool *is_chained) {
-  const lm_segment_step *s = &segment_at(c, segment)->step[step];
-  *is_chained = s->joins;
-  return lm_ops[s->op < 0 ? lm_pointwise_op(s->kernel) : s->op].name;
 }

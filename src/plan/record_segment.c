@@ -44,9 +44,11 @@ static void note_dropped(lm_tensor_watcher *w, const lm_tensor *t) {
   lm_address_set(&c->instance_of, t, NONE);
 }
 
-static void note_read(lm_tensor_watcher *w) {
+static void note_read(lm_tensor_watcher *w, const lm_tensor *t) {
   lm_compiled *c = of_watcher(w);
-  if (lm_ops_recorded == &c->recorder) lm_segment_refuse(c->now, "an op reads values");
+  const int number = t->number ? lm_address_find(&c->number_of, t) : NONE;
+  if (number != NONE) c->now->value[number].is_read = true;
+  if (!t->number && lm_ops_recorded == &c->recorder) lm_segment_refuse(c->now, "an op reads values");
 }
 
 static bool note_instance(lm_compiled *c, int instance, lm_tensor *t) {
@@ -67,11 +69,19 @@ static lm_status add_buffer(lm_compiled *c, lm_buffer_origin origin, const lm_st
   return lm_address_set(&c->buffer_of, s, *out) ? LM_OK : LM_E_OOM;
 }
 
+/* Returns in *v the value of a number's header, which an op's gradient reads too. */
+static lm_status number_value(lm_compiled *c, lm_tensor *number, int *v) {
+  *v = lm_address_find(&c->number_of, number);
+  if (*v != NONE) return LM_OK;
+  NEED(lm_segment_add_number(c->now, number, v));
+  return lm_address_set(&c->number_of, number, *v) ? LM_OK : LM_E_OOM;
+}
+
 /* Returns in *v the value of a step's argument, or result. `writes`: the step writes all of it before it reads any. */
 static lm_status step_value(lm_compiled *c, lm_tensor *t, bool is_result, bool writes, int *v) {
   *v = NONE;
   if (!t) return LM_OK;
-  if (t->number) return lm_segment_number(c->now, t, v);
+  if (t->number) return number_value(c, t, v);
   int buffer = lm_address_find(&c->buffer_of, t->storage);
   if (buffer < 0 && !is_result && !(buffer == UNKNOWN && writes))
     lm_segment_refuse(c->now, "an op reads a tensor that the step neither made nor passed to an op");
@@ -264,7 +274,7 @@ static lm_status event_input(lm_compiled *c, lm_tensor *t, int *out) {
   *out = NONE;
   if (!t) return LM_OK;
   if (!t->number) return need_instance(c, t, out);
-  NEED(lm_segment_number(c->now, t, &v));
+  NEED(number_value(c, t, &v));
   *out = ~v - 1; /* below NONE */
   return LM_OK;
 }
@@ -292,7 +302,7 @@ static lm_status add_result(lm_compiled *c, lm_segment_event *e, int k, lm_tenso
   int v;
   note_device(g, t);
   NEED(lm_segment_value_at(g, buffer, t, &v));
-  lm_segment_instance n = {.value = v, .is_freed = lm_requires_grad(t), .maker = e->op, .base = NONE};
+  lm_segment_instance n = {.value = v, .is_freed = lm_requires_grad(t), .maker = lm_ops[e->op].name, .base = NONE};
   if (lm_view_base(t) && e->nin > 0 && e->in[0] >= 0) {
     n.base = e->in[0];
     n.without_grad = t->grad->without_grad;
@@ -324,6 +334,16 @@ void lm_header_become(lm_tensor *p, lm_tensor **o) {
   *o = lm_retain(p);
 }
 
+/* Notes which numbers a call may have where this one has its own. */
+static void note_numbers(const lm_segment *g, lm_segment_event *e) {
+  const lm_op *op = &lm_ops[e->op];
+  if (op->kind != LM_POINTWISE || LM_DEVICE_KIND(g->device) != LM_CPU) return;
+  for (int k = 0; k < e->nin; k++)
+    e->is_real = e->is_real || (e->in[k] >= 0 && lm_dtype_is_float(g->value[g->instance[e->in[k]].value].place.dtype));
+  const lm_segment_step *s = g->nsteps == e->nsteps + 1 ? &g->step[e->nsteps] : NULL;
+  if (e->is_real && e->no_grad && !op->has_precheck && s && s->op == e->op) e->step_args = s->args;
+}
+
 lm_status lm_compiled_record_call(lm_compiled *c, lm_op_id id, const void *args, bool in_place, lm_tensor **into,
                                   lm_tensor **out) {
   lm_segment *g = c->now;
@@ -344,6 +364,7 @@ lm_status lm_compiled_record_call(lm_compiled *c, lm_op_id id, const void *args,
   lm_ops_recorded = NULL;
   if (status != LM_OK) lm_segment_refuse(g, "%s failed", op->name);
   for (int i = e.nsteps; i < g->nsteps; i++) e.may_fail = e.may_fail || lm_step_may_fail(g, &g->step[i]);
+  note_numbers(g, &e);
   e.nout = status != LM_OK ? 0 : in_place || op->kind == LM_WRITE ? 1 : op->outs;
   for (int k = 0; k < e.nout; k++) {
     if (into && into[k] && out[k]) lm_header_become(into[k], &out[k]);
@@ -493,7 +514,7 @@ static void describe_results(lm_compiled *c) {
     instance->is_freed = lm_requires_grad(n->t);
     if (!instance->is_freed) continue;
     const lm_open_result open = {g, n->t};
-    const bool is_freed = lm_has_freed_history(n->t, &instance->maker) && n->instance < used;
+    const bool is_freed = lm_has_freed_history(n->t, &instance->maker, &instance->freed) && n->instance < used;
     if (!is_freed && !LM_APPEND(c->open, c->nopen, c->open_capacity, open)) lm_segment_refuse(g, "out of memory");
   }
 }
@@ -509,10 +530,11 @@ static bool draws_from_own(const lm_segment_step *s) {
 
 /* Returns true if a result that is noted leads to a graph that backward has not freed. */
 static bool has_open_graph(const lm_compiled *c) {
-  lm_op_id op;
+  const char *name, *freed;
   for (int i = 0; i < c->nnoted; i++) {
     const lm_noted *n = &c->noted[i];
-    if (n->t && !c->now->instance[n->instance].is_outside && lm_requires_grad(n->t) && !lm_has_freed_history(n->t, &op))
+    if (n->t && !c->now->instance[n->instance].is_outside && lm_requires_grad(n->t) &&
+        !lm_has_freed_history(n->t, &name, &freed))
       return true;
   }
   return false;
@@ -551,7 +573,8 @@ static void forget_recording(lm_compiled *c) {
   c->nnoted = 0;
   lm_free(c->instance_of.entry);
   lm_free(c->buffer_of.entry);
-  c->instance_of = c->buffer_of = (lm_address_map){0};
+  lm_free(c->number_of.entry);
+  c->instance_of = c->buffer_of = c->number_of = (lm_address_map){0};
 }
 
 void lm_compiled_finish_recording(lm_compiled *c) {

@@ -157,7 +157,7 @@ lm_status lm_segment_value_at(lm_segment *g, int buffer, const lm_tensor *t, int
   return LM_OK;
 }
 
-lm_status lm_segment_number(lm_segment *g, lm_tensor *number, int *out) {
+lm_status lm_segment_add_number(lm_segment *g, lm_tensor *number, int *out) {
   const lm_segment_value value = {.number = number, .buffer = -1, .next = -1};
   if (!LM_APPEND(g->value, g->nvalues, g->value_capacity, value)) return LM_E_OOM;
   lm_retain(number);
@@ -209,13 +209,13 @@ static bool arg_is_equal(const lm_arg *a, const void *p, const void *q) {
   }
 }
 
-bool lm_args_equal(lm_op_id id, const void *a, const void *b) {
+int lm_args_difference(lm_op_id id, const void *a, const void *b, int from) {
   const lm_op *op = &lm_ops[id];
-  for (int i = 0; i < op->nargs; i++) {
+  for (int i = from; i < op->nargs; i++) {
     const size_t offset = op->arg[i].offset;
-    if (!arg_is_equal(&op->arg[i], (const char *)a + offset, (const char *)b + offset)) return false;
+    if (!arg_is_equal(&op->arg[i], (const char *)a + offset, (const char *)b + offset)) return i;
   }
-  return true;
+  return -1;
 }
 
 bool lm_numbers_equal(const lm_tensor *a, const lm_tensor *b) {
@@ -230,7 +230,7 @@ void lm_segment_remove_step(lm_segment *g, int step) {
   for (int i = 0; i < g->nevents; i++) g->event[i].nsteps -= g->event[i].nsteps > step;
 }
 
-lm_tensor *lm_segment_number_of(const lm_segment *g, int in) { return g->value[~(in + 1)].number; }
+lm_segment_value *lm_segment_number(const lm_segment *g, int in) { return &g->value[~(in + 1)]; }
 
 bool lm_segment_has_backward(const lm_segment *g, int n) {
   for (int i = 0; i < n; i++)

@@ -23,7 +23,8 @@ typedef struct lm_place {
 } lm_place;
 
 typedef struct lm_segment_value {
-  lm_tensor *number; /* a Lua number, retained; else NULL */
+  lm_tensor *number; /* a Lua number, of the latest call, retained; else NULL */
+  bool is_read;      /* true for a number that decides which steps there are, or whether one fails */
   int buffer, next;  /* next: of the buffer's values; -1: none */
   lm_place place;
   lm_tensor *t; /* while the steps run */
@@ -50,15 +51,15 @@ typedef struct lm_segment_buffer {
 
 typedef struct lm_segment_instance {
   int value;
-  bool is_outside;  /* true for an argument from outside */
-  bool is_leaf;     /* true if it requires grad */
-  bool is_kept;     /* while a call runs: somebody holds it, so that it gets its values */
-  bool has_history; /* while a call runs: true if it has a history by now */
-  bool is_freed;    /* true if it has a history, which backward has freed; `maker` ends it */
-  lm_op_id maker;
-  bool without_grad; /* true for a view that was made within no_grad */
-  int base;          /* instance that it is a view of; -1: none */
-  lm_tensor *t;      /* while a call runs; retained unless it is recorded */
+  bool is_outside;           /* true for an argument from outside */
+  bool is_leaf;              /* true if it requires grad */
+  bool is_kept;              /* while a call runs: somebody holds it, so that it gets its values */
+  bool has_history;          /* while a call runs: true if it has a history by now */
+  bool is_freed;             /* true if it has a history, which backward has freed: */
+  const char *maker, *freed; /* names of the op that made it, and of that whose saved tensors backward needs first */
+  bool without_grad;         /* true for a view that was made within no_grad */
+  int base;                  /* instance that it is a view of; -1: none */
+  lm_tensor *t;              /* while a call runs; retained unless it is recorded */
 } lm_segment_instance;
 
 typedef struct lm_segment_step {
@@ -87,6 +88,7 @@ typedef struct lm_segment_event {
   bool is_backward, in_place, retains; /* retains: of backward, retain_graph */
   bool is_pause;                       /* true for no call: values are needed, before backward has used the graph */
   bool may_fail;                       /* true if values may make it fail, so that its steps run at once */
+  bool is_real;                        /* true if floating tensors make an integer do as another number would */
   bool delivers; /* true for backward with hooks of leaves, which get the gradients; it ends the segment and runs */
   int nsteps;    /* number of steps before it */
   lm_op_id op;
@@ -96,6 +98,7 @@ typedef struct lm_segment_event {
   lm_dtype default_dtype;
   lm_device default_device;
   void *args;
+  void *step_args; /* the struct of the elementwise step that alone reads its numbers, or NULL */
   int nin, nout;
   int *in;               /* instances; -1: NULL; below: ~index of a value that is a number. Of backward: roots, grads */
   int out[LM_MAX_OUTS];  /* instances; -1: NULL */
@@ -171,16 +174,17 @@ bool lm_place_is_contiguous(const lm_place *p);
 int64_t lm_place_numel(const lm_place *p);
 /* Returns in *out the value of a buffer at t's place, added if it is new. */
 lm_status lm_segment_value_at(lm_segment *g, int buffer, const lm_tensor *t, int *out);
-lm_status lm_segment_number(lm_segment *g, lm_tensor *number, int *out);
+lm_status lm_segment_add_number(lm_segment *g, lm_tensor *number, int *out);
 lm_status lm_segment_new_buffer(lm_segment *g, lm_buffer_origin origin, const lm_storage *s, int *out);
-/* Returns true if two argument structs of an op have equal arguments, tensors aside. */
-bool lm_args_equal(lm_op_id op, const void *a, const void *b);
+/* Returns the index of the first argument, tensors aside, from `from` on that differs in two structs of an op, or -1.
+ */
+int lm_args_difference(lm_op_id op, const void *a, const void *b, int from);
 bool lm_numbers_equal(const lm_tensor *a, const lm_tensor *b);
 
 /* Removes a step before the segment has run. */
 void lm_segment_remove_step(lm_segment *g, int step);
-/* Returns the number that an event's input is, which is no instance. */
-lm_tensor *lm_segment_number_of(const lm_segment *g, int in);
+/* Returns the value of the number that an event's input is, which is no instance. */
+lm_segment_value *lm_segment_number(const lm_segment *g, int in);
 /* Returns true if backward is among the first n events. */
 bool lm_segment_has_backward(const lm_segment *g, int n);
 /* Returns the number of instances that the first n events have. */

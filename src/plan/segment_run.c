@@ -267,7 +267,7 @@ static lm_status set_freed_history(lm_segment *g, lm_segment_instance *n) {
     const uint64_t reached = g->reached[(n - g->instance) * g->words + i / 64];
     if (reached >> i % 64 & 1 && t && t->grad && t->grad->node) leaf[nleaves++] = t;
   }
-  lm_status status = lm_set_freed_history(n->t, n->maker, nleaves, leaf);
+  lm_status status = lm_set_freed_history(n->t, n->maker, n->freed ? n->freed : n->maker, nleaves, leaf);
   lm_free(leaf);
   return status;
 }

@@ -49,7 +49,7 @@ end
 --- Returns a function that does the same as model, a training step, on a GPU by replaying a captured graph.
 local compile = signature.of("compile(model: callable, {warmup: natural = 3, exact = false, explain = false})",
   function(model, o)
-  local cases, state = {}, {captures = 0, replays = 0, sets = 0, recordings = 0}
+  local cases, state = {}, {captures = 0, replays = 0, sets = 0, recordings = 0, segments = 0, runs = 0}
   local module = records.is_module(model) and model
   local recorded, plans = prepare.recorded(function(...) return model(...) end, module, false, false, "compile")
   local called, followed = function(...) return model(...) end, setmetatable({}, prepare.of_this_thread)
