@@ -122,6 +122,22 @@ describe("groups of steps on CUDA", function()
     end
     assert(before <= 14, before)
   ]])
+  script("convert weights of any dense layout by one kernel, and let groups read halves", [[
+    for _, format in ipairs {"channels_last", "contiguous"} do
+      local list = {}
+      for i = 1, 4 do list[i] = lm.randn({8, i, 3, 3}, {device = "cuda"}):contiguous {memory_format = format} end
+      local function f(...)
+        local low = {...}
+        for i, t in ipairs(low) do low[i] = t:to "float16" end
+        return unpack(low)
+      end
+      local groups, kernels = compare(format, f, list)
+      assert(groups == 0 and kernels == 1, groups .. " " .. kernels)
+    end
+    local x, w = lm.randn({6, 40}, {device = "cuda"}):half(), lm.randn({40, 40}, {device = "cuda"}):half()
+    local groups, kernels = compare("read", function(a, b) return (a:mm(b):float() * 2):softmax(-1) end, {x, w})
+    assert(groups == 1 and kernels == 0, groups .. " " .. kernels)
+  ]])
 
   script("keep compiled kernels in files, of which broken ones do no harm", [[
     local x = lm.randn({4, 32}, {device = "cuda"})

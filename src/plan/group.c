@@ -148,6 +148,16 @@ static void find_groups(finder *f, const bool *stores, int *list) {
   }
 }
 
+/* Returns true if a and b have the same strides, and b is dense. */
+static bool are_alike(const lm_place *a, const lm_place *b) {
+  int64_t last = 0;
+  for (int d = 0; d < a->ndim; d++) {
+    if (a->size[d] > 1 && a->stride[d] != b->stride[d]) return false;
+    last += (b->size[d] - 1) * b->stride[d];
+  }
+  return last + 1 == lm_place_numel(b);
+}
+
 /* Returns true for a copy of a dense tensor between float32 and half precision that no other step joined. */
 static bool is_single_cast(const finder *f, int i) {
   const lm_segment_step *s = step_at(f, i);
@@ -155,7 +165,7 @@ static bool is_single_cast(const finder *f, int i) {
     if (j != i && f->group[j] == f->group[i]) return false;
   if (s->op != LM_OP_to_copy || f->group[i] == 0 || f->g->value[s->in[0]].number) return false;
   const lm_place *from = &f->g->value[s->in[0]].place, *to = &f->g->value[s->out[0]].place;
-  if (!lm_place_is_contiguous(from) || !lm_place_is_contiguous(to)) return false;
+  if (!are_alike(from, to)) return false;
   return (from->dtype == LM_F32 && lm_dtype_is_half(to->dtype)) ||
          (to->dtype == LM_F32 && lm_dtype_is_half(from->dtype));
 }

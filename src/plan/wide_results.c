@@ -1,7 +1,7 @@
 /* Makes a product, reduction or elementwise op of halves write float32, where its result is only read to be converted
- * to it, as gradients of weights under autocast are. The conversion goes, and values are not rounded to half in
- * between, by which they differ from those of eager ops. Devices but the CPU, whose steps keep the bits of eager ops.
- */
+ * to what the script sees, as gradients of weights under autocast are. The conversion goes, and values are not rounded
+ * to half in between, by which they differ from those of eager ops. Other conversions are left to groups, which read
+ * half of the bytes. Devices but the CPU, whose steps keep the bits of eager ops. */
 #include "plan/passes.h"
 
 /* Returns true if an event or a gradient has a value in the buffer. */
@@ -47,7 +47,7 @@ void lm_segment_widen_results(lm_segment *g) {
     if (!can_widen(g, s)) continue;
     const int buffer = g->value[s->out[0]].buffer, reader = find_reader(g, i, buffer);
     if (reader < 0 || is_visible(g, buffer) || !converts(g, &g->step[reader], s->out[0]) ||
-        lm_segment_part_end(g, i) <= reader)
+        !is_visible(g, g->value[g->step[reader].out[0]].buffer) || lm_segment_part_end(g, i) <= reader)
       continue;
     s->out[0] = g->step[reader].out[0];
     s->widens = true;
