@@ -139,6 +139,27 @@ describe("groups of steps on CUDA", function()
     assert(groups == 1 and kernels == 0, groups .. " " .. kernels)
   ]])
 
+  script("add up the sums of rows of several groups by one kernel, when one of them is read", [[
+    local x, r = lm.randn({9, 64}, {device = "cuda"}):half(), lm.randn({9, 64}, {device = "cuda"}):half()
+    local args = {lm.randn({9, 64}, {device = "cuda"}):half(), lm.randn({64, 64}, {device = "cuda"}):half()}
+    for i = 3, 6 do args[i] = lm.randn({64}, {device = "cuda"}) end
+    for _, t in ipairs(args) do t:requires_grad_() end
+    local function norms(a, b, w1, b1, w2, b2)
+      local h = lm.nn.functional.layer_norm(a:float() * 2, {64}, w1, b1):half():mm(b)
+      lm.nn.functional.layer_norm(h:float() * 2, {64}, w2, b2):half():backward(r)
+      return h
+    end
+    local groups, kernels = compare("norms", norms, args, 1e-2)
+    assert(groups == 4 and kernels == 1, groups .. " " .. kernels)
+    local function read(a, b)
+      local h = (a * b):abs()
+      local sums = h:sum(1)
+      return h, sums:view(1, 64):mm(b:t()), (h + 1):sum(1)
+    end
+    groups, kernels = compare("read", read, {x, r}, 1e-2)
+    assert(groups == 1 and kernels == 1, groups .. " " .. kernels)
+  ]])
+
   script("keep compiled kernels in files, of which broken ones do no harm", [[
     local x = lm.randn({4, 32}, {device = "cuda"})
     local f = function(a) return ((a * 5):tanh() + 1):exp() end

@@ -20,6 +20,7 @@ void lm_segment_drop_buffer(lm_segment *g, lm_segment_buffer *b) {
   for (int v = b->first; v >= 0; v = g->value[v].next) lm_release(lm_tensor_take(&g->value[v].t));
   lm_storage_release(b->storage);
   b->storage = NULL;
+  b->has_parts = false;
 }
 
 void lm_segment_reset(lm_segment *g) {
@@ -34,6 +35,7 @@ void lm_segment_reset(lm_segment *g) {
     g->buffer[b].pending = NULL;
   }
   while (g->nundo > 0) lm_release(g->undo[--g->nundo].before);
+  while (g->nsums > 0) lm_release(g->sum[--g->nsums].parts);
   g->done = g->nparts = 0;
   for (int i = 0; i < g->ninstances; i++) {
     lm_release(lm_tensor_take(&g->instance[i].t));
@@ -72,6 +74,7 @@ void lm_segment_free(lm_segment *g) {
   lm_free(g->event);
   lm_free(g->leaf);
   lm_free(g->undo);
+  lm_free(g->sum);
   lm_free(g->part);
   lm_free(g->reached);
   lm_bytes_free(&g->recorded);

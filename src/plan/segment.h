@@ -45,6 +45,7 @@ typedef struct lm_segment_buffer {
   bool is_written;               /* true if a step writes to it in place */
   bool is_gradient;              /* true if it becomes a leaf's .grad */
   bool is_taken;                 /* true if a step's result takes its memory */
+  bool has_parts;                /* true while it is to become sums of partial sums */
   uint32_t writes_replaced;      /* number of steps that wrote to it in place and now make it, for its version */
 } lm_segment_buffer;
 
@@ -106,6 +107,11 @@ typedef struct lm_segment_undo { /* a copy of a value from outside, before a ste
   lm_tensor *before;
 } lm_segment_undo;
 
+typedef struct lm_segment_sum { /* partial sums that are to be added up before the value is read */
+  int value;
+  lm_tensor *parts;
+} lm_segment_sum;
+
 typedef struct lm_segment_part { /* steps that ran at once */
   int begin;
   lm_draw drawn[2]; /* random states of the CPU and the segment's GPU before them */
@@ -124,6 +130,9 @@ typedef struct lm_segment {
   lm_segment_undo *undo; /* while a call runs and has paused */
   int nundo, done;       /* done: number of steps that have run */
   size_t undo_capacity;
+  lm_segment_sum *sum; /* while a call runs */
+  int nsums;
+  size_t sum_capacity;
   lm_segment_part *part; /* while a call runs: what has run so far */
   int nparts;
   size_t part_capacity;

@@ -176,12 +176,15 @@ static lm_status run_steps(lm_segment *g, int n) {
     if (defers && !s->joins) status = end_row(g), defers = false;
     if (status != LM_OK) break;
     if (!defers && s->is_chained) lm_chain_begin(g->chain), defers = true;
+    status = lm_segment_add_parts(g, g->done, s->group > 0 ? g->group[s->group - 1].nsteps : 1);
+    if (status != LM_OK) break;
     if (!run_group(g, g->done, &status)) status = run_step(g, g->done);
   }
   if (defers) {
     const lm_status ended = end_row(g);
     if (status == LM_OK) status = ended;
   }
+  if (status == LM_OK) status = lm_segment_add_parts(g, 0, 0);
   return status == LM_OK ? lm_truncation_check() : status;
 }
 

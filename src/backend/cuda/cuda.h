@@ -82,6 +82,7 @@ lm_status lm_cuda_optim(const lm_optim_step *step);
 lm_status lm_cuda_norms(int n, lm_tensor *const *tensors, double p, lm_tensor *out);
 lm_status lm_cuda_group_prepare(lm_device device, struct lm_group *g); /* group.c */
 lm_status lm_cuda_group_run(const struct lm_group *g, lm_tensor *const *operand);
+lm_status lm_cuda_sum_parts(int n, lm_tensor *const *from, lm_tensor *const *to);
 lm_status lm_cuda_rescale(int n, lm_tensor *const *from, lm_tensor *const *to, double factor, lm_tensor *found);
 
 /* clang-format off */
