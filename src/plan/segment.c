@@ -149,11 +149,15 @@ bool lm_place_is(const lm_place *p, int64_t shift, const lm_tensor *t) {
 lm_status lm_segment_value_at(lm_segment *g, int buffer, const lm_tensor *t, int *out) {
   lm_place place;
   describe_place(t, &place);
+  return lm_segment_place(g, buffer, &place, out);
+}
+
+lm_status lm_segment_place(lm_segment *g, int buffer, const lm_place *place, int *out) {
   for (int v = g->buffer[buffer].first; v >= 0; v = g->value[v].next) {
     *out = v;
-    if (lm_place_equals(&g->value[v].place, &place)) return LM_OK;
+    if (lm_place_equals(&g->value[v].place, place)) return LM_OK;
   }
-  const lm_segment_value value = {.buffer = buffer, .next = g->buffer[buffer].first, .place = place};
+  const lm_segment_value value = {.buffer = buffer, .next = g->buffer[buffer].first, .place = *place};
   if (!LM_APPEND(g->value, g->nvalues, g->value_capacity, value)) return LM_E_OOM;
   *out = g->buffer[buffer].first = g->nvalues - 1;
   return LM_OK;

@@ -173,6 +173,7 @@ bool lm_place_is_contiguous(const lm_place *p);
 int64_t lm_place_numel(const lm_place *p);
 /* Returns in *out the value of a buffer at t's place, added if it is new. */
 lm_status lm_segment_value_at(lm_segment *g, int buffer, const lm_tensor *t, int *out);
+lm_status lm_segment_place(lm_segment *g, int buffer, const lm_place *place, int *out);
 lm_status lm_segment_number(lm_segment *g, lm_tensor *number, int *out);
 lm_status lm_segment_new_buffer(lm_segment *g, lm_buffer_origin origin, const lm_storage *s, int *out);
 /* Returns true if two argument structs of an op have equal arguments, tensors aside. */

@@ -59,6 +59,7 @@ lm_status lm_segment_plan(lm_segment *g) {
     lm_segment_find_rows(g);
   } else if (!g->is_exact) {
     lm_segment_widen_results(g);
+    NEED(lm_segment_join_gelu(g));
     NEED(lm_segment_join_sums(g));
     NEED(lm_segment_group_steps(g));
   }
