@@ -1,8 +1,6 @@
 /* Makes gelu_tanh, or its gradient, a part of the product of halves whose result it reads: the library computes both
  * where it has a kernel for that. Values are not rounded to half in between, by which they differ from those of eager
  * ops. Devices but the CPU. */
-#include "autograd/tape.h"
-#include "base/mem.h"
 #include "plan/passes.h"
 
 typedef struct product {
@@ -63,17 +61,7 @@ static lm_status join_steps(lm_segment *g, lm_op_id op, int j, int i, const prod
     NEED(as_matrix(g, g->step[j].out[0], false, &out[1]));
   else
     NEED(as_matrix(g, third, false, &in[2]));
-  lm_segment_step made = {.op = op, .form = LM_RUN_ALL, .overwrites = -1, .nin = 3, .nout = 1 + (out[1] >= 0)};
-  memcpy(made.out, out, sizeof out);
-  made.in = lm_malloc(sizeof in);
-  made.args = lm_args_copy(op, op == LM_OP_addmm_gelu ? (const void *)&(lm_addmm_gelu_args){0}
-                                                      : (const void *)&(lm_mm_gelu_backward_args){0});
-  if (made.in) memcpy(made.in, in, sizeof in);
-  lm_segment_step old = g->step[j];
-  if (made.in && made.args) g->step[j] = made, made = old;
-  lm_args_free(made.op, made.args);
-  lm_free(made.in);
-  if (g->step[j].op != op) return LM_E_OOM;
+  NEED(lm_segment_replace_step(g, j, op, lm_ops[op].defaults, 3, in, 1 + (out[1] >= 0), out));
   lm_segment_remove_step(g, i);
   return LM_OK;
 }

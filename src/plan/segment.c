@@ -230,6 +230,22 @@ bool lm_numbers_equal(const lm_tensor *a, const lm_tensor *b) {
 
 /* ---- steps and events */
 
+lm_status lm_segment_replace_step(lm_segment *g, int i, lm_op_id op, const void *args, int nin, const int *in, int nout,
+                                  const int *out) {
+  lm_segment_step made = {.op = op, .form = LM_RUN_ALL, .overwrites = -1, .nin = nin, .nout = nout};
+  made.args = lm_args_copy(op, args);
+  made.in = made.args ? lm_malloc((size_t)nin * sizeof *in) : NULL;
+  if (!made.in) {
+    lm_args_free(op, made.args);
+    return LM_E_OOM;
+  }
+  memcpy(made.in, in, (size_t)nin * sizeof *in);
+  memcpy(made.out, out, (size_t)nout * sizeof *out);
+  free_step(&g->step[i]);
+  g->step[i] = made;
+  return LM_OK;
+}
+
 void lm_segment_remove_step(lm_segment *g, int step) {
   free_step(&g->step[step]);
   memmove(&g->step[step], &g->step[step + 1], (size_t)(--g->nsteps - step) * sizeof *g->step);

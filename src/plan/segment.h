@@ -180,6 +180,9 @@ lm_status lm_segment_new_buffer(lm_segment *g, lm_buffer_origin origin, const lm
 bool lm_args_equal(lm_op_id op, const void *a, const void *b);
 bool lm_numbers_equal(const lm_tensor *a, const lm_tensor *b);
 
+/* Makes step i another op before the segment has run. args: copied, tensors aside; in, out: values. */
+lm_status lm_segment_replace_step(lm_segment *g, int i, lm_op_id op, const void *args, int nin, const int *in, int nout,
+                                  const int *out);
 /* Removes a step before the segment has run. */
 void lm_segment_remove_step(lm_segment *g, int step);
 /* Returns the number that an event's input is, which is no instance. */
