@@ -119,6 +119,34 @@ describe("a step on a GPU by segments", function()
     end
   end)
 
+  it("makes gelu and its gradient parts of products of halves, within a rounding", function()
+    local function nets(device)
+      lm.manual_seed(2)
+      local tanh = lm.nn.GELU {approximate = "tanh"}
+      return lm.nn.Sequential(lm.nn.Linear(24, 40), tanh, lm.nn.Linear(40, 16), tanh):to(device)
+    end
+    for _, dtype in ipairs {"float16", "bfloat16"} do
+      for _, shape in ipairs {{6, 24}, {2, 3, 24}, {24}} do
+        local want, net, x = nets "cuda", nets "cuda", lm.randn(shape, {device = "cuda"})
+        local function step(of)
+          of:zero_grad()
+          local y = lm.autocast({device_type = "cuda", dtype = dtype}, of.forward, of, x)
+          y:float():square():sum():backward()
+          return y:detach()
+        end
+        local y, compiled = step(want), core.compiled(false)
+        local got
+        for _ = 1, 4 do got = compiled:call(step, net) end
+        local ops = ops_of(compiled, 1)
+        assert.equal(2, select(2, ops:gsub("addmm_gelu", "")), ops)
+        assert.equal(1, select(2, ops:gsub("mm_gelu_backward", "")), ops)
+        local off = {rtol = 2 ^ -6, atol = 2 ^ -6}
+        assert.is_true(lm.allclose(y:float(), got:float(), off))
+        for i, p in ipairs(net:parameters()) do assert.is_true(lm.allclose(want:parameters()[i].grad, p.grad, off)) end
+      end
+    end
+  end)
+
   it("settles before work is ordered by streams and events", function()
     local side = lm.cuda.Stream()
     local function step(x)
