@@ -3,7 +3,6 @@
 local lm = require "luminary"
 local core = require "luminary.core"
 local half_layouts = require "spec.support.half_layouts"
-local F = lm.nn.functional
 
 -- Calls a step eager and compiled, with numbers that change; fails if bits differ. Returns the compiled step's state.
 local function compare(dtype, layout, f, numbers)
@@ -56,7 +55,7 @@ describe("lm.compile with numbers that change", function()
       for i, dtype in ipairs(dtypes) do
         local state = compare(dtype, half_layouts.layouts[(i - 1) % #half_layouts.layouts + 1][2], f, changing)
         local checks = dtype == "float16" and (name == "full" or name == "masked_fill" or name == "where")
-        -- The first call sets gradients, others add to them; integers that are no operands are numbers of another dtype.
+        -- The first call sets gradients, others add to them; integers that are no operands are of another dtype.
         local most = checks and #changing or name == "full" and 3 or 2
         assert(state.recordings <= most, ("%s: %d recordings"):format(dtype, state.recordings))
       end
@@ -65,7 +64,8 @@ describe("lm.compile with numbers that change", function()
 
   it("keeps apart numbers of which other ops follow, and those of other results", function()
     for _, dtype in ipairs(dtypes) do
-      compare(dtype, half_layouts.layouts[2][2], function(x, n) return x:pow(n) end, {2, 0.7, 3, 2, 0.5, 1, 4, -1, 2, 3})
+      local powers = {2, 0.7, 3, 2, 0.5, 1, 4, -1, 2, 3}
+      compare(dtype, half_layouts.layouts[2][2], function(x, n) return x:pow(n) end, powers)
       compare(dtype, half_layouts.layouts[1][2], function(x, n)
         return (x * lm.arange(1, 5) + lm.arange(1, 5) * n):to(dtype)
       end, {2, 2.5, 3, 1.5, 4, 2})

@@ -12,6 +12,7 @@ local prepare = {}
 --- The metatable of tables that other Lua states get empty, such as recordings.
 prepare.of_this_thread = {__stays = true}
 
+local OUTDATED = 4 -- recordings in a row that are outdated by their next calls, which is a reason
 local MOST = 64 -- recordings of one prepared module, each for its shapes and dtypes; the oldest makes room
 
 -- Returns a text that no other number, string, boolean or nil has.
@@ -170,7 +171,7 @@ end
 --- true for a function of the library, which keeps no arguments: frees copies of them, and warns of nothing. who: the
 --- function that warns.
 function prepare.recorded(f, module, evaluates, is_internal, who)
-  local said, hooked, state = {}, false, setmetatable({recordings = 0}, prepare.of_this_thread)
+  local said, hooked, outdated, state = {}, false, 0, setmetatable({recordings = 0}, prepare.of_this_thread)
   local function run(...) return core.no_grad(f, ...) end
 
   local function note(reason)
@@ -217,7 +218,15 @@ function prepare.recorded(f, module, evaluates, is_internal, who)
     end
     local case = state.cases[key]
     if case and case.reason then return run(...) end
-    if case and not (case.assigned or case.plan:is_current()) then case = forget() end
+    if case and not (case.assigned or case.plan:is_current()) then
+      case, outdated = forget(), outdated + 1
+      if outdated == OUTDATED then
+        state.reason = "each call is recorded again: a tensor beside its arguments is written between calls"
+      end
+    elseif case then
+      if outdated >= OUTDATED then state.reason = nil end
+      outdated = 0
+    end
     if core.graph_is_capturing() then -- a graph computes nothing yet, so that a recording would keep no constants
       if not case or case.assigned then return run(...) end
       state.captured[case] = true -- its replays read the constants, also after forget()

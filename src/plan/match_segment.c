@@ -34,8 +34,8 @@ static bool bind_outside(lm_compiled *c, lm_segment_instance *n, lm_tensor *t) {
   lm_segment_buffer *b = &g->buffer[v->buffer];
   int64_t shift = b->shift;
   if (!b->storage) shift = g->is_fixed || t->numel == 0 ? 0 : t->data - (char *)t->storage->data - v->place.at;
-  if (!lm_place_is(&v->place, shift, t) || lm_requires_grad(t) != n->is_leaf || lm_is_without_values(t) ||
-      lm_compiled_refuses(t))
+  if (!lm_place_is(&v->place, shift, t) || (!n->any_history && lm_requires_grad(t) != n->is_leaf) ||
+      lm_is_without_values(t) || lm_compiled_refuses(t, n->any_history))
     return false;
   const bool is_bound = lm_address_find(&c->bound, t->storage) != NONE;
   for (int i = 0; i < g->ninstances && is_bound; i++)
@@ -92,7 +92,11 @@ typedef struct comparing {
 
 static void compare_slot(void *ctx, lm_tensor **slot) {
   comparing *k = ctx;
-  k->is_equal = k->is_equal && input_is(k->c, k->e, *k->in, *slot);
+  if (k->is_equal && !input_is(k->c, k->e, *k->in, *slot)) {
+    k->is_equal = false;
+    k->c->unlike = (int)(k->in - k->e->in);
+    k->c->unlike_tensor = *slot;
+  }
   k->in++;
 }
 
@@ -161,7 +165,7 @@ static bool inputs_alike(lm_compiled *c, const lm_segment *a, int i, const lm_se
   if (i < NONE && j < NONE) return take_number(c, of_b, lm_segment_number(b, j), lm_segment_number(a, i)->number);
   if (i != j || i == NONE) return i == j;
   const lm_segment_instance *m = &a->instance[i], *n = &b->instance[j];
-  return m->is_outside == n->is_outside && m->is_leaf == n->is_leaf &&
+  return m->is_outside == n->is_outside && m->is_leaf == n->is_leaf && m->any_history == n->any_history &&
          lm_place_equals(&a->value[m->value].place, &b->value[n->value].place);
 }
 

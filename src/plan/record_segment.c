@@ -1,6 +1,7 @@
 /* Records segments: what a script calls as events, the ops that run beneath as steps. */
 #include <stdio.h>
 
+#include "autograd/gradient_rules.h"
 #include "autograd/gradients.h"
 #include "autograd/record_graph.h"
 #include "autograd/tape.h"
@@ -224,9 +225,11 @@ static lm_segment_event event_here(lm_compiled *c, lm_op_id id, bool in_place) {
   return e;
 }
 
-const char *lm_compiled_refuses(const lm_tensor *t) {
+const char *lm_compiled_refuses(const lm_tensor *t, bool any_history) {
   if (lm_has_source(t) || lm_is_placeholder(t)) return "a parameter is gathered when it is needed";
-  if (lm_requires_grad(t) && !lm_is_leaf(t)) return "a tensor has a history already";
+  if (any_history) return NULL;
+  if (lm_requires_grad(t) && !lm_is_leaf(t))
+    return "an argument has a history from outside of the segment, as after a hook";
   const lm_tensor *base = lm_view_base(t);
   return base && lm_requires_grad(base) ? "a tensor is a view of one that requires grad" : NULL;
 }
@@ -242,22 +245,31 @@ static void note_device(lm_segment *g, const lm_tensor *t) {
 }
 
 /* Returns in *out the instance of a header, added as one from outside if it is new. */
-static lm_status need_instance(lm_compiled *c, lm_tensor *t, int *out) {
+static lm_status need_instance(lm_compiled *c, const lm_segment_event *e, lm_tensor *t, int *out) {
   lm_segment *g = c->now;
+  const bool reads_only = !e->is_backward && lm_rule_table[e->op].none;
+  const char *name = e->is_backward ? "backward" : lm_ops[e->op].name;
   int buffer = lm_address_find(&c->buffer_of, t->storage), v;
   *out = find_instance(c, t);
   if (*out != NONE) {
     const lm_segment_value *known = &g->value[g->instance[*out].value];
+    const char *reason = g->instance[*out].any_history && !reads_only ? lm_compiled_refuses(t, false) : NULL;
+    if (reason) lm_segment_refuse(g, "%s: %s", name, reason);
     if (known->buffer != buffer || !lm_place_is(&known->place, 0, t)) lm_segment_refuse(g, "a tensor got other memory");
     return LM_OK;
   }
-  const char *reason = lm_compiled_refuses(t);
+  const bool any_history = reads_only && lm_compiled_refuses(t, false);
+  const char *reason = lm_compiled_refuses(t, any_history);
   note_device(g, t);
   if (!reason && buffer >= 0 && g->buffer[buffer].origin != LM_FROM_EVENT) reason = "a tensor has memory of another";
-  if (reason) lm_segment_refuse(g, "%s", reason);
+  if (reason) lm_segment_refuse(g, "%s: %s", name, reason);
   if (buffer < 0) NEED(add_buffer(c, LM_FROM_EVENT, t->storage, &buffer));
   NEED(lm_segment_value_at(g, buffer, t, &v));
-  const lm_segment_instance n = {.value = v, .is_outside = true, .is_leaf = lm_requires_grad(t), .base = NONE};
+  const lm_segment_instance n = {.value = v,
+                                 .is_outside = true,
+                                 .is_leaf = lm_requires_grad(t) && !any_history,
+                                 .any_history = any_history,
+                                 .base = NONE};
   if (!LM_APPEND(g->instance, g->ninstances, g->instance_capacity, n)) return LM_E_OOM;
   *out = g->ninstances - 1;
   return note_instance(c, *out, t) ? LM_OK : LM_E_OOM;
@@ -269,18 +281,18 @@ typedef struct gathered {
   lm_status status;
 } gathered;
 
-static lm_status event_input(lm_compiled *c, lm_tensor *t, int *out) {
+static lm_status event_input(lm_compiled *c, const lm_segment_event *e, lm_tensor *t, int *out) {
   int v;
   *out = NONE;
   if (!t) return LM_OK;
-  if (!t->number) return need_instance(c, t, out);
+  if (!t->number) return need_instance(c, e, t, out);
   NEED(number_value(c, t, &v));
   *out = ~v - 1; /* below NONE */
   return LM_OK;
 }
 static void add_input(void *ctx, lm_tensor **slot) {
   gathered *a = ctx;
-  if (a->status == LM_OK) a->status = event_input(a->c, *slot, &a->e->in[a->e->nin]);
+  if (a->status == LM_OK) a->status = event_input(a->c, a->e, *slot, &a->e->in[a->e->nin]);
   a->e->nin++;
 }
 
@@ -442,7 +454,7 @@ lm_status lm_compiled_record_backward(lm_compiled *c, const lm_backward_args *a)
   lm_status noting = e.in ? LM_OK : LM_E_OOM;
   for (int i = 0; i < 2 * a->nroots && noting == LM_OK; i++) {
     lm_tensor *t = i < a->nroots ? a->roots[i] : a->grads ? a->grads[i - a->nroots] : NULL;
-    noting = event_input(c, t, &e.in[e.nin++]);
+    noting = event_input(c, &e, t, &e.in[e.nin++]);
   }
   if (noting == LM_OK) noting = add_leaves(c, &e);
   if (noting != LM_OK) lm_segment_refuse(g, "out of memory");
@@ -508,7 +520,8 @@ static void describe_results(lm_compiled *c) {
     if (!n->t && !instance->is_outside && instance->is_freed && used == 0) lm_segment_refuse(g, LM_GRAPH_DROPPED);
     if (!n->t) continue;
     if (instance->is_outside) {
-      if (lm_requires_grad(n->t) != instance->is_leaf) lm_segment_refuse(g, "a tensor from outside got a history");
+      if (!instance->any_history && lm_requires_grad(n->t) != instance->is_leaf)
+        lm_segment_refuse(g, "a tensor from outside got a history");
       continue;
     }
     instance->is_freed = lm_requires_grad(n->t);
@@ -585,6 +598,7 @@ void lm_compiled_finish_recording(lm_compiled *c) {
   if (!g->runs_as_is && c->explains) lm_segment_write(g, false, &g->recorded);
   if (!g->runs_as_is && lm_segment_plan(g) != LM_OK) lm_segment_refuse(g, "out of memory");
   note_reason(c, g);
+  c->made += !g->runs_as_is;
   g->next = c->segments;
   c->segments = g;
   forget_recording(c);

@@ -52,11 +52,12 @@ typedef struct lm_segment_buffer {
 
 typedef struct lm_segment_instance {
   int value;
-  bool is_outside;           /* true for an argument from outside */
-  bool is_leaf;              /* true if it requires grad */
-  bool is_kept;              /* while a call runs: somebody holds it, so that it gets its values */
-  bool has_history;          /* while a call runs: true if it has a history by now */
-  bool is_freed;             /* true if it has a history, which backward has freed: */
+  bool is_outside;  /* true for an argument from outside */
+  bool is_leaf;     /* true if it requires grad */
+  bool any_history; /* true for an argument that only ops without a gradient read: it may have a history or none */
+  bool is_kept;     /* while a call runs: somebody holds it, so that it gets its values */
+  bool has_history; /* while a call runs: true if it has a history by now */
+  bool is_freed;    /* true if it has a history, which backward has freed: */
   const char *maker, *freed; /* names of the op that made it, and of that whose saved tensors backward needs first */
   bool without_grad;         /* true for a view that was made within no_grad */
   int base;                  /* instance that it is a view of; -1: none */
