@@ -44,47 +44,36 @@ end
 local Logits = {}
 Logits.__index = Logits
 
--- Captures the step of one token, of which no shape depends on its position, so that a GPU replays it. Returns a
--- function of the token [n, 1] and its position [1].
-local function captured_step(self, token, position)
+-- Returns the step of one token, a function of the token [n, 1] and its position [1], on which no shape depends, so
+-- that a GPU replays it.
+local function token_step(self, rows)
   local net, cache, mask, absent = self.net, self.cache, self.mask, nil -- absent: number of tokens of padding
-  local rows = token.shape[1]
   if mask then
     local room = cache[1].keys.shape[3]
     mask = ops.cat({mask, ops.ones({rows, room}, {dtype = "bool", device = mask.device})}, 2):narrow(2, 1, room)
     absent = mask:logical_not():long():sum(2, true)
   end
-  local function step(ids, place)
+  return (load_module("luminary.cuda.compile").compile(function(ids, place)
     for _, each in ipairs(cache) do each.position = place end
     local position_ids = place:view(1, 1):expand(rows, 1)
     return (net(ids, {cache = cache, attention_mask = mask,
       position_ids = absent and position_ids - absent or position_ids}))
-  end
-  return (load_module("luminary.cuda.graph").make_graphed_step(step, {token, position}, {warmup = 1}))
+  end, {warmup = 2}))
 end
 
--- Returns the scores of the token at the end of ids by replaying its step, which is captured before; nil where no step
--- can be, or is worth it.
+-- Returns the scores of the token at the end of ids by its step; nil where no step is replayed, or is worth it.
 local function replayed_logits(self, ids)
   local cache, l = self.cache, ids.shape[2]
   self.tokens = self.known == l - 1 and self.tokens + 1 or 0
-  if not (ids.is_cuda and cache) or self.tokens < CAPTURED_AFTER or cache.by_length or self.step == false then
-    return
+  if not (ids.is_cuda and cache) or self.tokens < CAPTURED_AFTER or cache.by_length then return end
+  if self.step == nil then
+    self.step = not (self.is_reordered or core.graph_is_capturing() or self.net.tensor_ranks)
+      and load_module("luminary.prepare").is_of_library(self.net) and token_step(self, ids.shape[1])
   end
-  local token = ids:narrow(2, l, 1):clone()
-  local position = ops.full({1}, l, {dtype = "int64", device = ids.device})
-  if not self.step then
-    local ok, step = not (self.is_reordered or core.graph_is_capturing() or self.net.tensor_ranks)
-      and load_module("luminary.prepare").is_of_library(self.net)
-    if ok then ok, step = pcall(captured_step, self, token, position) end
-    self.step = ok and step
-  end
-  if not self.step then
-    for _, each in ipairs(cache) do each.position = nil end
-    return
-  end
+  if not self.step then return end
   self.known = l
-  return last_place(self.who, self.step(token, position), token.shape[1])
+  local position = ops.full({1}, l, {dtype = "int64", device = ids.device})
+  return last_place(self.who, self.step(ids:narrow(2, l, 1):clone(), position), ids.shape[1])
 end
 
 local function compute_logits(self, ids)
