@@ -146,6 +146,32 @@ describe("a step on a GPU by segments", function()
     end
   end)
 
+  it("adds an embedding's gradient to another of its weight row by row", function()
+    local F = lm.nn.functional
+    for _, dtype in ipairs {"float16", "float32", "float64"} do
+      for _, padding in ipairs {0, 3} do
+        local weights = {lm.randn({9, 8}, {device = "cuda", dtype = dtype}):requires_grad_()}
+        weights[2] = weights[1]:detach():clone():requires_grad_()
+        local ids = lm.randint(1, 10, {4, 6}, {device = "cuda"}) -- some come several times
+        if dtype == "float64" then ids = ids:t() end
+        local function step(weight, clears)
+          if clears then weight.grad = nil end
+          local x = F.embedding(ids, weight, padding > 0 and padding or nil)
+          F.linear(x:tanh(), weight):square():mean():backward()
+        end
+        local compiled = core.compiled(false)
+        for call = 1, 6 do -- the gradient is new, or added to
+          step(weights[1], call % 3 == 1)
+          compiled:call(step, weights[2], call % 3 == 1)
+          local off = dtype == "float16" and 2 ^ -8 or 2 ^ -20
+          assert.is_true(lm.allclose(weights[1].grad, weights[2].grad, {rtol = off, atol = off}), dtype .. call)
+        end
+        local sums = table.concat(compiled:steps(1), " ")
+        assert.equal(padding == 0 and dtype ~= "float64", sums:find("index_add_", 1, true) ~= nil, sums)
+      end
+    end
+  end)
+
   it("settles before work is ordered by streams and events", function()
     local side = lm.cuda.Stream()
     local function step(x)

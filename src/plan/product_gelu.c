@@ -31,23 +31,14 @@ static bool is_result(const lm_segment *g, int v, const lm_segment_step *s) {
          p->dtype == y->dtype && lm_place_is_contiguous(p) && lm_place_numel(p) == lm_place_numel(y);
 }
 
-/* Returns the last step before i that changes the buffer; -1: none. */
-static int find_maker(const lm_segment *g, int i, int buffer) {
-  while (--i >= 0 && (lm_step_is_view(&g->step[i]) || !lm_step_changes(g, &g->step[i], buffer))) continue;
-  return i;
-}
-
 /* Returns in *out a value as a matrix: as it is, transposed, or with all its dims but the last as one. */
 static lm_status as_matrix(lm_segment *g, int v, bool transposed, int *out) {
   lm_place p = *place_of(g, v);
   const int64_t columns = p.size[p.ndim - 1];
   *out = v;
-  if (p.ndim == 2 && !transposed) return LM_OK;
-  if (p.ndim == 2) {
-    p = (lm_place){p.dtype, 2, p.device, p.at, {columns, p.size[0]}, {p.stride[1], p.stride[0]}};
-  } else {
-    p = (lm_place){p.dtype, 2, p.device, p.at, {lm_place_numel(&p) / columns, columns}, {columns, 1}};
-  }
+  if (p.ndim != 2) return lm_segment_reshape(g, v, 2, (int64_t[]){lm_place_numel(&p) / columns, columns}, out);
+  if (!transposed) return LM_OK;
+  p = (lm_place){p.dtype, 2, p.device, p.at, {columns, p.size[0]}, {p.stride[1], p.stride[0]}};
   return lm_segment_place(g, g->value[v].buffer, &p, out);
 }
 
@@ -72,7 +63,7 @@ lm_status lm_segment_join_gelu(lm_segment *g) {
     const bool is_gradient = s->op < 0 && s->kernel == LM_GRAD_gelu_tanh_x;
     product p;
     if ((!is_gradient && s->op != LM_OP_gelu_tanh) || s->form == LM_RUN_IN_PLACE || g->value[s->in[0]].number) continue;
-    const int buffer = g->value[s->in[0]].buffer, j = find_maker(g, i, buffer);
+    const int buffer = g->value[s->in[0]].buffer, j = lm_segment_maker(g, i, buffer);
     if (j < 0 || !find_product(g, &g->step[j], &p) || !is_result(g, s->in[0], &g->step[j]) ||
         !lm_place_is_contiguous(place_of(g, s->out[0])) || place_of(g, s->out[0])->dtype != place_of(g, p.x)->dtype ||
         g->buffer[g->value[s->out[0]].buffer].origin != LM_FROM_STEP || lm_segment_part_end(g, j) <= i)
@@ -81,7 +72,7 @@ lm_status lm_segment_join_gelu(lm_segment *g) {
       const lm_place *before = g->value[s->in[1]].number ? NULL : place_of(g, s->in[1]);
       if (p.bias >= 0 || !before || before->dtype != place_of(g, p.x)->dtype || !lm_place_is_contiguous(before) ||
           lm_place_numel(before) != lm_place_numel(place_of(g, s->in[0])) || lm_buffer_is_visible(g, buffer) ||
-          lm_segment_reader(g, j, buffer) != i || find_maker(g, i, g->value[s->in[1]].buffer) >= j)
+          lm_segment_reader(g, j, buffer) != i || lm_segment_maker(g, i, g->value[s->in[1]].buffer) >= j)
         continue;
     }
     NEED(join_steps(g, is_gradient ? LM_OP_mm_gelu_backward : LM_OP_addmm_gelu, j, i, &p,

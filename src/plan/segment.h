@@ -174,6 +174,8 @@ int64_t lm_place_numel(const lm_place *p);
 /* Returns in *out the value of a buffer at t's place, added if it is new. */
 lm_status lm_segment_value_at(lm_segment *g, int buffer, const lm_tensor *t, int *out);
 lm_status lm_segment_place(lm_segment *g, int buffer, const lm_place *place, int *out);
+/* Returns in *out a contiguous value in another shape. */
+lm_status lm_segment_reshape(lm_segment *g, int v, int ndim, const int64_t *size, int *out);
 lm_status lm_segment_number(lm_segment *g, lm_tensor *number, int *out);
 lm_status lm_segment_new_buffer(lm_segment *g, lm_buffer_origin origin, const lm_storage *s, int *out);
 /* Returns true if two argument structs of an op have equal arguments, tensors aside. */
