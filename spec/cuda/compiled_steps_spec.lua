@@ -147,7 +147,6 @@ describe("a step on a GPU by segments", function()
   end)
 
   it("adds an embedding's gradient to another of its weight row by row", function()
-    local F = lm.nn.functional
     for _, dtype in ipairs {"float16", "float32", "float64"} do
       for _, padding in ipairs {0, 3} do
         local weights = {lm.randn({9, 8}, {device = "cuda", dtype = dtype}):requires_grad_()}

@@ -53,7 +53,8 @@ describe("CUDA's products and convolutions #fake", function()
       for _, dtype in ipairs {"float16", "bfloat16", "float32", "float64"} do
         local function rand(shape) return (lm.rand(shape) * 4 - 2):to(dtype):to(device) end
         local function near(want, got, what)
-          close(want, got, (({float16 = 2 ^ -9, bfloat16 = 2 ^ -6})[dtype] or 1e-5) * math.max(1, want:abs():max():item()), what)
+          local unit = ({float16 = 2 ^ -9, bfloat16 = 2 ^ -6})[dtype] or 1e-5
+          close(want, got, unit * math.max(1, want:abs():max():item()), what)
         end
         for _, layout in ipairs(layouts) do
           for _, width in ipairs {16, 13} do
