@@ -20,6 +20,8 @@ void lm_segment_overwrite(lm_segment *g);
 void lm_segment_widen_results(lm_segment *g);
 /* Makes gelu_tanh and its gradient a part of the product whose result they read. */
 lm_status lm_segment_join_gelu(lm_segment *g);
+/* Adds an embedding's gradient to another gradient row by row. */
+lm_status lm_segment_add_embeddings(lm_segment *g);
 /* Makes sums over the rows of a gradient a result of the product that reads it. */
 lm_status lm_segment_join_sums(lm_segment *g);
 
@@ -64,6 +66,21 @@ static inline bool lm_step_reads(const lm_segment *g, const lm_segment_step *s, 
   return false;
 }
 
+/* Returns true if a step makes the buffer, or writes to it. */
+static inline bool lm_step_changes(const lm_segment *g, const lm_segment_step *s, int buffer) {
+  for (int k = 0; k < s->nout; k++)
+    if (lm_buffer_of(g, s->out[k]) == buffer) return true;
+  for (int k = 0; k < s->nin; k++)
+    if (lm_step_writes(s, k) && lm_buffer_of(g, s->in[k]) == buffer) return true;
+  return false;
+}
+
+/* Returns the last step before i that changes the buffer; -1: none. */
+static inline int lm_segment_maker(const lm_segment *g, int i, int buffer) {
+  while (--i >= 0 && (lm_step_is_view(&g->step[i]) || !lm_step_changes(g, &g->step[i], buffer))) continue;
+  return i;
+}
+
 /* Returns the only step after i that reads or writes the buffer, views aside; -1: none, or several. */
 static inline int lm_segment_reader(const lm_segment *g, int i, int buffer) {
   int found = -1;
@@ -73,13 +90,4 @@ static inline int lm_segment_reader(const lm_segment *g, int i, int buffer) {
     found = k;
   }
   return found;
-}
-
-/* Returns true if a step makes the buffer, or writes to it. */
-static inline bool lm_step_changes(const lm_segment *g, const lm_segment_step *s, int buffer) {
-  for (int k = 0; k < s->nout; k++)
-    if (lm_buffer_of(g, s->out[k]) == buffer) return true;
-  for (int k = 0; k < s->nin; k++)
-    if (lm_step_writes(s, k) && lm_buffer_of(g, s->in[k]) == buffer) return true;
-  return false;
 }

@@ -17,11 +17,14 @@ static bool find_product(const lm_segment *g, const lm_segment_step *s, product 
   *out = (product){.x = s->in[a != NULL], .other = s->in[1 + (a != NULL)], .bias = a ? s->in[0] : -1};
   if (s->op == LM_OP_linear) out->transposed = true, out->bias = s->in[2];
   if (g->value[out->x].number || g->value[out->other].number || (a && (a->alpha != 1 || a->beta != 1))) return false;
-  const lm_place *y = place_of(g, s->out[0]), *bias = out->bias < 0 ? NULL : place_of(g, out->bias);
-  if (bias && (g->value[out->bias].number || bias->ndim != 1 || bias->size[0] != y->size[y->ndim - 1])) return false;
+  const lm_place *y = place_of(g, s->out[0]), *x = place_of(g, out->x);
+  const lm_place *bias = out->bias < 0 ? NULL : place_of(g, out->bias);
+  if (bias && (g->value[out->bias].number || bias->dtype != y->dtype || bias->ndim != 1 ||
+               bias->size[0] != y->size[y->ndim - 1]))
+    return false;
   return lm_dtype_is_half(y->dtype) && LM_DEVICE_KIND(y->device) != LM_CPU && lm_place_is_contiguous(y) &&
-         place_of(g, out->x)->dtype == y->dtype &&
-         (place_of(g, out->x)->ndim == 2 || lm_place_is_contiguous(place_of(g, out->x)));
+         x->dtype == y->dtype && (x->ndim == 2 || lm_place_is_contiguous(x)) && place_of(g, out->other)->ndim == 2 &&
+         lm_place_numel(x) > 0 && lm_place_numel(y) > 0;
 }
 
 /* Returns true if a value is the contiguous tensor that product `s` has made. */
@@ -31,36 +34,30 @@ static bool is_result(const lm_segment *g, int v, const lm_segment_step *s) {
          p->dtype == y->dtype && lm_place_is_contiguous(p) && lm_place_numel(p) == lm_place_numel(y);
 }
 
-/* Returns the last step before i that changes the buffer; -1: none. */
-static int find_maker(const lm_segment *g, int i, int buffer) {
-  while (--i >= 0 && (lm_step_is_view(&g->step[i]) || !lm_step_changes(g, &g->step[i], buffer))) continue;
-  return i;
+/* Returns in *out a value as a matrix: as it is if it has 2 dims, else contiguous. */
+static lm_status as_matrix(lm_segment *g, int v, int64_t columns, int *out) {
+  const lm_place *p = place_of(g, v);
+  *out = v;
+  if (p->ndim == 2 && p->size[1] == columns) return LM_OK;
+  return lm_segment_reshape(g, v, 2, (int64_t[]){lm_place_numel(p) / columns, columns}, out);
 }
 
-/* Returns in *out a value as a matrix: as it is, transposed, or with all its dims but the last as one. */
-static lm_status as_matrix(lm_segment *g, int v, bool transposed, int *out) {
-  lm_place p = *place_of(g, v);
-  const int64_t columns = p.size[p.ndim - 1];
-  *out = v;
-  if (p.ndim == 2 && !transposed) return LM_OK;
-  if (p.ndim == 2) {
-    p = (lm_place){p.dtype, 2, p.device, p.at, {columns, p.size[0]}, {p.stride[1], p.stride[0]}};
-  } else {
-    p = (lm_place){p.dtype, 2, p.device, p.at, {lm_place_numel(&p) / columns, columns}, {columns, 1}};
-  }
-  return lm_segment_place(g, g->value[v].buffer, &p, out);
+static lm_status transposed(lm_segment *g, int v, int *out) {
+  const lm_place *p = place_of(g, v);
+  const lm_place t = {p->dtype, 2, p->device, p->at, {p->size[1], p->size[0]}, {p->stride[1], p->stride[0]}};
+  return lm_segment_place(g, g->value[v].buffer, &t, out);
 }
 
 /* Makes step j the op that computes steps j and i. third: the bias, or what the gradient is at. */
 static lm_status join_steps(lm_segment *g, lm_op_id op, int j, int i, const product *p, int third) {
-  int in[3] = {-1, -1, third}, out[2] = {-1, -1};
-  NEED(as_matrix(g, p->x, false, &in[0]));
-  NEED(as_matrix(g, p->other, p->transposed, &in[1]));
-  NEED(as_matrix(g, g->step[i].out[0], false, &out[0]));
-  if (op == LM_OP_addmm_gelu)
-    NEED(as_matrix(g, g->step[j].out[0], false, &out[1]));
-  else
-    NEED(as_matrix(g, third, false, &in[2]));
+  const lm_place *y = place_of(g, g->step[j].out[0]), *x = place_of(g, p->x);
+  const int64_t columns = y->size[y->ndim - 1];
+  int in[3] = {-1, p->other, third}, out[2] = {-1, -1};
+  NEED(as_matrix(g, p->x, x->size[x->ndim - 1], &in[0]));
+  if (p->transposed) NEED(transposed(g, p->other, &in[1]));
+  NEED(as_matrix(g, g->step[i].out[0], columns, &out[0]));
+  NEED(op == LM_OP_addmm_gelu ? as_matrix(g, g->step[j].out[0], columns, &out[1])
+                              : as_matrix(g, third, columns, &in[2]));
   NEED(lm_segment_replace_step(g, j, op, lm_ops[op].defaults, 3, in, 1 + (out[1] >= 0), out));
   lm_segment_remove_step(g, i);
   return LM_OK;
@@ -72,7 +69,7 @@ lm_status lm_segment_join_gelu(lm_segment *g) {
     const bool is_gradient = s->op < 0 && s->kernel == LM_GRAD_gelu_tanh_x;
     product p;
     if ((!is_gradient && s->op != LM_OP_gelu_tanh) || s->form == LM_RUN_IN_PLACE || g->value[s->in[0]].number) continue;
-    const int buffer = g->value[s->in[0]].buffer, j = find_maker(g, i, buffer);
+    const int buffer = g->value[s->in[0]].buffer, j = lm_segment_maker(g, i, buffer);
     if (j < 0 || !find_product(g, &g->step[j], &p) || !is_result(g, s->in[0], &g->step[j]) ||
         !lm_place_is_contiguous(place_of(g, s->out[0])) || place_of(g, s->out[0])->dtype != place_of(g, p.x)->dtype ||
         g->buffer[g->value[s->out[0]].buffer].origin != LM_FROM_STEP || lm_segment_part_end(g, j) <= i)
@@ -81,7 +78,7 @@ lm_status lm_segment_join_gelu(lm_segment *g) {
       const lm_place *before = g->value[s->in[1]].number ? NULL : place_of(g, s->in[1]);
       if (p.bias >= 0 || !before || before->dtype != place_of(g, p.x)->dtype || !lm_place_is_contiguous(before) ||
           lm_place_numel(before) != lm_place_numel(place_of(g, s->in[0])) || lm_buffer_is_visible(g, buffer) ||
-          lm_segment_reader(g, j, buffer) != i || find_maker(g, i, g->value[s->in[1]].buffer) >= j)
+          lm_segment_reader(g, j, buffer) != i || lm_segment_maker(g, i, g->value[s->in[1]].buffer) >= j)
         continue;
     }
     NEED(join_steps(g, is_gradient ? LM_OP_mm_gelu_backward : LM_OP_addmm_gelu, j, i, &p,

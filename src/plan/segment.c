@@ -164,6 +164,14 @@ lm_status lm_segment_place(lm_segment *g, int buffer, const lm_place *place, int
   return LM_OK;
 }
 
+lm_status lm_segment_reshape(lm_segment *g, int v, int ndim, const int64_t *size, int *out) {
+  lm_place p = g->value[v].place;
+  p.ndim = (uint8_t)ndim;
+  memcpy(p.size, size, (size_t)ndim * sizeof *size);
+  lm_dense_strides(ndim, size, p.stride);
+  return lm_segment_place(g, g->value[v].buffer, &p, out);
+}
+
 lm_status lm_segment_add_number(lm_segment *g, lm_tensor *number, int *out) {
   const lm_segment_value value = {.number = number, .buffer = -1, .next = -1};
   if (!LM_APPEND(g->value, g->nvalues, g->value_capacity, value)) return LM_E_OOM;

@@ -186,6 +186,8 @@ int64_t lm_place_numel(const lm_place *p);
 lm_status lm_segment_value_at(lm_segment *g, int buffer, const lm_tensor *t, int *out);
 lm_status lm_segment_add_number(lm_segment *g, lm_tensor *number, int *out);
 lm_status lm_segment_place(lm_segment *g, int buffer, const lm_place *place, int *out);
+/* Returns in *out a contiguous value in another shape. */
+lm_status lm_segment_reshape(lm_segment *g, int v, int ndim, const int64_t *size, int *out);
 lm_status lm_segment_new_buffer(lm_segment *g, lm_buffer_origin origin, const lm_storage *s, int *out);
 /* Returns the index of the first argument, tensors aside, from `from` on that differs in two structs of an op, or -1.
  */

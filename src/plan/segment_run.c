@@ -103,6 +103,7 @@ lm_status lm_segment_plan(lm_segment *g) {
     lm_segment_widen_results(g);
     NEED(lm_segment_join_gelu(g));
     NEED(lm_segment_join_sums(g));
+    NEED(lm_segment_add_embeddings(g));
     NEED(lm_segment_group_steps(g));
   }
   set_last_uses(g);
