@@ -357,7 +357,7 @@ lm_compiled_state lm_compiled_get_state(const lm_compiled *c) {
   return s;
 }
 
-static const lm_segment *segment_at(const lm_compiled *c, int i) {
+const lm_segment *lm_compiled_segment(const lm_compiled *c, int i) {
   const lm_segment *g = c->segments;
   while (g && (g->runs_as_is || i-- > 0)) g = g->next;
   return g;
@@ -366,7 +366,7 @@ static const lm_segment *segment_at(const lm_compiled *c, int i) {
 void lm_compiled_set_explained(lm_compiled *c) { c->explains = true; }
 
 bool lm_compiled_explain(const lm_compiled *c, int i, bool is_planned, lm_bytes *out, const char **line) {
-  const lm_segment *g = segment_at(c, i);
+  const lm_segment *g = lm_compiled_segment(c, i);
   if (!g) return false;
   *line = g->line;
   if (is_planned)
@@ -376,13 +376,9 @@ bool lm_compiled_explain(const lm_compiled *c, int i, bool is_planned, lm_bytes 
   return true;
 }
 
-int lm_compiled_nsteps(const lm_compiled *c, int segment) {
-  const lm_segment *g = segment_at(c, segment);
-  return g ? g->nsteps : 0;
-}
-
-const char *lm_compiled_step_name(const lm_compiled *c, int segment, int step, bool *is_chained) {
-  const lm_segment_step *s = &segment_at(c, segment)->step[step];
-  *is_chained = s->joins;
+const char *lm_segment_step_name(const lm_segment *g, int step, bool *joins) {
+  if (step >= g->nsteps) return NULL;
+  const lm_segment_step *s = &g->step[step];
+  *joins = s->joins;
   return lm_ops[s->op < 0 ? lm_pointwise_op(s->kernel) : s->op].name;
 }

@@ -34,7 +34,9 @@ LM_API void lm_compiled_set_explained(lm_compiled *c);
 /* Appends the i-th segment's steps as text, as they run or, if they were kept, as they were recorded; sets *line to the
  * script's line at its end, or NULL. Returns false if there are no more segments. */
 LM_API bool lm_compiled_explain(const lm_compiled *c, int i, bool is_planned, lm_bytes *out, const char **line);
-/* Returns the number of steps of the i-th segment, and in *row whether step k is computed with that before it; and its
- * op's name. */
-LM_API int lm_compiled_nsteps(const lm_compiled *c, int segment);
-LM_API const char *lm_compiled_step_name(const lm_compiled *c, int segment, int step, bool *is_chained);
+/* Returns the i-th segment, whose steps are prepared; NULL: there are no more. */
+typedef struct lm_segment lm_segment;
+LM_API const lm_segment *lm_compiled_segment(const lm_compiled *c, int i);
+/* Returns the name of a step's op, and in *joins whether it is computed with that before it; NULL: there are no more.
+ */
+LM_API const char *lm_segment_step_name(const lm_segment *g, int step, bool *joins);

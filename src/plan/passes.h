@@ -36,7 +36,9 @@ static inline bool lm_step_is_product(const lm_segment_step *s) {
 static inline bool lm_step_writes(const lm_segment_step *s, int k) {
   if (s->op < 0) return false;
   const lm_op *op = &lm_ops[s->op];
-  return (k == 0 && (s->form == LM_RUN_IN_PLACE || op->kind == LM_WRITE)) || (k < op->ntensor && op->writes >> k & 1);
+  const bool enabled = op->writes_when < 0 || *(const bool *)((const char *)s->args + op->writes_when);
+  return (k == 0 && (s->form == LM_RUN_IN_PLACE || op->kind == LM_WRITE)) ||
+         (k < op->ntensor && enabled && op->writes >> k & 1);
 }
 
 /* Returns the buffer of a step's value; -1 for NULL and numbers. */

@@ -11,26 +11,31 @@
 
 /* ---- planning */
 
-static void set_last_uses(lm_segment *g) {
-  for (int b = 0; b < g->nbuffers; b++) g->buffer[b].last_use = -1;
+void lm_segment_set_last_uses(lm_segment *g) {
+  for (int b = 0; b < g->nbuffers; b++) g->buffer[b].made = g->buffer[b].last_use = -1;
   for (int i = 0; i < g->nsteps; i++) {
     const lm_segment_step *s = &g->step[i];
     if (lm_step_is_view(s)) continue;
     for (int k = 0; k < s->nin; k++)
       if (s->in[k] >= 0 && !g->value[s->in[k]].number) g->buffer[g->value[s->in[k]].buffer].last_use = i;
-    for (int k = 0; k < s->nout; k++)
-      if (s->out[k] >= 0) g->buffer[g->value[s->out[k]].buffer].last_use = i;
+    for (int k = 0; k < s->nout; k++) {
+      if (s->out[k] < 0) continue;
+      lm_segment_buffer *b = &g->buffer[g->value[s->out[k]].buffer];
+      b->last_use = i;
+      if (b->made < 0) b->made = i;
+    }
   }
 }
+
+static bool is_made_here(const lm_segment_buffer *b) { return b->origin == LM_FROM_STEP || b->origin == LM_UNWRITTEN; }
 
 /* Finds what is needed after the steps: memory from outside, gradients, and instances that somebody else holds. Drops
  * what no longer is. */
 static void keep_buffers(lm_segment *g) {
-  for (int b = 0; b < g->nbuffers; b++)
-    g->buffer[b].is_kept = g->buffer[b].origin == LM_FROM_EVENT || g->buffer[b].origin == LM_FROM_GRAD;
+  for (int b = 0; b < g->nbuffers; b++) g->buffer[b].is_kept = !is_made_here(&g->buffer[b]);
   for (int i = 0; i < g->ninstances; i++) {
     lm_segment_instance *n = &g->instance[i];
-    n->is_kept = n->t && atomic_load_explicit(&n->t->rc, memory_order_acquire) > 1;
+    n->is_kept = n->is_result || (n->t && atomic_load_explicit(&n->t->rc, memory_order_acquire) > 1);
   }
   for (int i = g->ninstances - 1; i >= 0; i--) { /* a view comes after its base */
     lm_segment_instance *n = &g->instance[i];
@@ -62,7 +67,7 @@ lm_status lm_segment_plan(lm_segment *g) {
     NEED(lm_segment_join_sums(g));
     NEED(lm_segment_group_steps(g));
   }
-  set_last_uses(g);
+  lm_segment_set_last_uses(g);
   find_written(g);
   lm_segment_overwrite(g);
   for (int i = 0; i < g->nsteps; i++) any = any || g->step[i].is_chained;
@@ -107,7 +112,7 @@ static lm_status put_result(lm_segment *g, int v, lm_tensor *t, const char *name
   lm_segment_value *value = &g->value[v];
   lm_segment_buffer *b = &g->buffer[value->buffer];
   if (!lm_place_is(&value->place, b->shift, t) || (b->storage && b->storage != t->storage))
-    return lm_fail(LM_E_STATE, "compile: the shape or memory of %s's result is not as it was recorded", name);
+    return lm_fail(LM_E_STATE, "the shape or memory of %s's result is not as it was recorded", name);
   if (!b->storage) lm_storage_retain(b->storage = t->storage);
   b->was_made = true;
   if (!value->t) value->t = lm_tensor_take(&owned);
@@ -164,8 +169,12 @@ static bool run_group(lm_segment *g, int i, lm_status *status) {
   return true;
 }
 
-/* Computes a row. Its steps cannot run again if that fails, as those that lack memory for a result can. */
-static lm_status end_row(lm_segment *g) { return lm_chain_end(g->chain) == LM_OK ? LM_OK : LM_E_STATE; }
+/* Computes a row. Its steps cannot run again if that fails, as those that lack memory for a result can; a plan's run
+ * from its begin. */
+static lm_status end_row(lm_segment *g) {
+  const lm_status status = lm_chain_end(g->chain);
+  return status == LM_OK || g->nevents == 0 ? status : LM_E_STATE;
+}
 
 static lm_status run_steps(lm_segment *g, int n) {
   lm_status status = LM_OK;
@@ -233,8 +242,6 @@ static lm_status set_gradients(lm_segment *g) {
   return LM_OK;
 }
 
-static bool is_made_here(const lm_segment_buffer *b) { return b->origin == LM_FROM_STEP || b->origin == LM_UNWRITTEN; }
-
 /* Copies what step s writes in memory from outside. */
 static lm_status save_written(lm_segment *g, const lm_segment_step *s) {
   for (int k = 0; k < s->nin; k++) {
@@ -268,7 +275,7 @@ static lm_status run_part(lm_segment *g, int n, bool may_undo) {
   lm_halves_widen = widened;
   if (status == LM_OK) status = give_values(g, !may_undo);
   lm_follower_swap(follower);
-  for (int b = 0; b < g->nbuffers; b++)
+  for (int b = 0; b < g->nbuffers && may_undo; b++)
     if (g->buffer[b].storage) g->buffer[b].version = atomic_load(&g->buffer[b].storage->version);
   return status;
 }

@@ -9,7 +9,7 @@
  *   compiled:steps(i) -> names of the i-th segment's ops, "+" before one that is computed with that before it; nil
  * after the last segment */
 #include "plan/follow.h"
-#include "bind/bind.h"
+#include "bind/autograd/recording.h"
 
 LM_LIST(lm_methods_of_compiled);
 LM_HELD_TYPE(compiled, lm_compiled, lm_compiled_free, "luminary.compiled", "a compiled function's recordings",
@@ -59,16 +59,9 @@ LM_OBJECT_METHOD(compiled, state, "state", (compiled, compiled)) {
 }
 
 LM_OBJECT_METHOD(compiled, steps, "steps", (compiled, compiled), (int, i)) {
-  const int n = lm_compiled_nsteps(compiled, (int)i - 1);
-  if (n == 0) return 0;
-  lua_createtable(L, n, 0);
-  for (int k = 0; k < n; k++) {
-    bool joins;
-    const char *name = lm_compiled_step_name(compiled, (int)i - 1, k, &joins);
-    lua_pushfstring(L, "%s%s", joins ? "+" : "", name);
-    lua_rawseti(L, -2, k + 1);
-  }
-  return 1;
+  const lm_segment *g = lm_compiled_segment(compiled, (int)i - 1);
+  if (g) lm_push_step_names(L, g);
+  return g != NULL;
 }
 
 LM_OBJECT_METHOD(compiled, set_explained, "set_explained", (compiled, compiled)) {
