@@ -1,11 +1,12 @@
-/* Joins steps of a plan: a convolution or linear layer of float32 on the CPU with the batch norm, the sum, the
- * activation and the limits that follow it (conv2d_with_epilogue, linear_with_epilogue). Batch norm is folded into the
- * weights, once. */
+/* Joins a convolution or linear layer of float32 on the CPU, whose weights are constants, with the batch norm, the sum,
+ * the activation and the limits that follow it (conv2d_with_epilogue, linear_with_epilogue). Batch norm is folded into
+ * the weights, once. */
 #include <math.h>
 
 #include "autograd/expr.h"
+#include "autograd/tape.h"
 #include "base/message.h"
-#include "plan/plan_parts.h"
+#include "plan/passes.h"
 
 /* A convolution or linear layer while steps are joined to it; indices of values. */
 typedef struct joined {
@@ -99,7 +100,7 @@ static lm_status add_constant(lm_segment *g, lm_tensor *t, int *index) {
 }
 
 /* Sets f->folded to the product and bias that the batch norm's statistics and parameters make of weight and bias. */
-static lm_status fold_parameters(lm_plan_fold *f) {
+static lm_status fold_parameters(lm_segment_fold *f) {
   lm_tensor *w = f->from[0], *bias = f->from[1], *const *t = f->from + 2;
   lm_expr e;
   lm_expr_begin(&e);
@@ -112,10 +113,11 @@ static lm_status fold_parameters(lm_plan_fold *f) {
   return lm_expr_results(&e, 2, 0, (lm_tensor *[]){folded, shift}, f->folded);
 }
 
-/* Sets f->folded to new references to what plan `like` (NULL: none) folded of the same tensors; else returns false. */
-static bool find_fold(const lm_plan *like, lm_plan_fold *f) {
+/* Sets f->folded to new references to what segment `like` (NULL: none) has folded of the same tensors; else returns
+ * false. */
+static bool find_fold(const lm_segment *like, lm_segment_fold *f) {
   for (int i = 0; like && i < like->nfolds; i++) {
-    const lm_plan_fold *known = &like->fold[i];
+    const lm_segment_fold *known = &like->fold[i];
     if (known->eps != f->eps || memcmp(known->from, f->from, sizeof f->from) != 0) continue;
     for (int k = 0; k < 2; k++) f->folded[k] = lm_retain(known->folded[k]);
     return true;
@@ -123,22 +125,21 @@ static bool find_fold(const lm_plan *like, lm_plan_fold *f) {
   return false;
 }
 
-static lm_status fold_batch_norm(lm_plan *p, const lm_plan *like, joined *j, const lm_segment_step *bn, double eps,
-                                 bool *done_) {
-  lm_segment *g = p->g;
+static lm_status fold_batch_norm(lm_segment *g, const lm_segment *like, joined *j, const lm_segment_step *bn,
+                                 double eps, bool *done_) {
   const int values[] = {
       j->weight,           j->bias, value_at(bn, "running_mean"), value_at(bn, "running_var"), value_at(bn, "weight"),
       value_at(bn, "bias")};
-  lm_plan_fold f = {.eps = eps};
+  lm_segment_fold f = {.eps = eps};
   for (int k = 0; k < 6; k++) {
     if (!is_constant(g, values[k])) return LM_OK;
     NEED(lm_segment_header(g, values[k], false, &f.from[k]));
     if (f.from[k] && f.from[k]->dtype != LM_F32) return LM_OK;
   }
   if (!f.from[2] || !f.from[3]) return LM_OK;
-  if (!lm_list_grow(&p->fold, &p->fold_capacity, (size_t)p->nfolds + 1, sizeof *p->fold)) return LM_E_OOM;
+  if (!lm_list_grow(&g->fold, &g->fold_capacity, (size_t)g->nfolds + 1, sizeof *g->fold)) return LM_E_OOM;
   if (!find_fold(like, &f)) NEED(fold_parameters(&f));
-  p->fold[p->nfolds++] = f;
+  g->fold[g->nfolds++] = f;
   lm_status status = add_constant(g, f.folded[0], &j->weight), second = add_constant(g, f.folded[1], &j->bias);
   *done_ = status == LM_OK && second == LM_OK;
   return status == LM_OK ? second : status;
@@ -185,8 +186,7 @@ static bool read_bound(const lm_segment *g, const lm_segment_step *s, const char
 }
 
 /* Joins the step to the convolution or linear layer, if possible; sets *done_. */
-static lm_status join_step(lm_plan *p, const lm_plan *like, joined *j, const lm_segment_step *s, bool *done_) {
-  lm_segment *g = p->g;
+static lm_status join_step(lm_segment *g, const lm_segment *like, joined *j, const lm_segment_step *s, bool *done_) {
   const bool is_x = s->nin > 0 && is_same(g, s->in[0], j->out);
   const bool folds =
       is_x && is_plain(j) && has_sizes_of(g, s->in[0], j->first) && (j->conv || g->value[j->first].place.ndim == 2);
@@ -196,13 +196,13 @@ static lm_status join_step(lm_plan *p, const lm_plan *like, joined *j, const lm_
   switch (s->op) {
     case LM_OP_batch_norm: {
       const lm_batch_norm_args *a = s->args;
-      return folds && !a->training ? fold_batch_norm(p, like, j, s, a->eps, done_) : LM_OK;
+      return folds && !a->training ? fold_batch_norm(g, like, j, s, a->eps, done_) : LM_OK;
     }
     case LM_OP_batch_norm_relu: {
       const lm_batch_norm_relu_args *a = s->args;
       const int addend = value_at(s, "addend");
       if (!folds || a->training || (addend >= 0 && !is_addend(g, j, j->first, addend))) return LM_OK;
-      NEED(fold_batch_norm(p, like, j, s, a->eps, done_));
+      NEED(fold_batch_norm(g, like, j, s, a->eps, done_));
       if (!*done_) return LM_OK;
       j->other = addend;
       limit(j, 0, a->max);
@@ -313,8 +313,7 @@ static lm_status transpose_weight(lm_segment *g, joined *j) {
   return lm_segment_value_in(g, g->value[j->weight].buffer, &p, &j->weight);
 }
 
-lm_status lm_plan_join(lm_plan *p, const lm_plan *like) {
-  lm_segment *g = p->g;
+lm_status lm_segment_join_layers(lm_segment *g, const lm_segment *like) {
   for (int i = 0; i < g->nsteps; i++) {
     joined j;
     if (!is_joinable(g, &g->step[i], &j)) continue;
@@ -323,7 +322,7 @@ lm_status lm_plan_join(lm_plan *p, const lm_plan *like) {
     int last = i;
     for (int next; (next = next_reader(g, last, j.out)) >= 0; last = next) {
       bool done_;
-      NEED(join_step(p, like, &j, &g->step[next], &done_));
+      NEED(join_step(g, like, &j, &g->step[next], &done_));
       if (!done_) break;
       g->step[last].is_removed = true;
       j.out = g->step[next].out[0];

@@ -5,6 +5,11 @@
 #include "op_entries.h"
 #include "plan/segment.h"
 
+/* ---- on the CPU */
+/* Joins convolutions and linear layers with those that follow them, which rounds otherwise: in plans only. like: a
+ * segment whose folded weights are taken where they were made of the same tensors, or NULL. */
+lm_status lm_segment_join_layers(lm_segment *g, const lm_segment *like);
+
 /* ---- on the CPU: they keep the bits */
 /* Makes elementwise steps that write in place to memory of the segment steps with results of their own. */
 lm_status lm_segment_out_of_place(lm_segment *g);

@@ -4,8 +4,22 @@
 #include "autograd/record_graph.h"
 #include "base/message.h"
 #include "plan/compiled.h"
-#include "plan/plan_parts.h"
+#include "plan/passes.h"
 #include "tensor/prepack.h"
+
+typedef struct lm_plan_output {
+  int same;            /* index of the input that it is, or ~index of the output that it is; NONE: neither */
+  int base;            /* likewise, of the tensor that it is a view of */
+  int value;           /* index in the segment */
+  lm_tensor *constant; /* retained; NULL: a step makes it */
+  bool is_copied;      /* true for a constant that calls return copies of, since the function makes it each time */
+} lm_plan_output;
+
+struct lm_plan {
+  lm_segment *g; /* its first instances are the inputs */
+  int ninputs, noutputs;
+  lm_plan_output *output;
+};
 
 /* ---- recording */
 
@@ -44,7 +58,6 @@ void lm_plan_free(lm_plan *p) {
   for (int i = 0; i < p->noutputs; i++) lm_release(p->output[i].constant);
   lm_segment_free(p->g);
   lm_free(p->output);
-  lm_free(p->fold);
   lm_free(p);
 }
 
@@ -176,7 +189,7 @@ lm_status lm_plan_new(lm_op_recording *r, int noutputs, lm_tensor *const *output
   remove_unread(g);
   NEED(set_outputs(p));
   lm_segment_set_last_uses(g);
-  NEED(lm_plan_join(p, like && lm_plan_is_current(like) ? like : NULL));
+  NEED(lm_segment_join_layers(g, like && lm_plan_is_current(like) ? like->g : NULL));
   lm_segment_drop_removed(g);
   NEED(lm_segment_plan(g));
   keep_packed(g);

@@ -105,6 +105,12 @@ typedef struct lm_segment_event {
   int first_leaf, nleaves;
 } lm_segment_event;
 
+typedef struct lm_segment_fold { /* a batch norm that was folded into a weight; the tensors are constants */
+  lm_tensor *from[6];            /* weight, bias, running_mean, running_var, weight and bias of the norm, or NULL */
+  double eps;
+  lm_tensor *folded[2]; /* weight, bias */
+} lm_segment_fold;
+
 typedef struct lm_segment_undo { /* a copy of a value from outside, before a step wrote to it */
   int value;
   uint32_t version; /* version of its memory then */
@@ -132,6 +138,9 @@ struct lm_segment {
   lm_segment_part *part; /* while a call runs: what has run so far */
   int nparts;
   size_t part_capacity;
+  lm_segment_fold *fold;
+  int nfolds;
+  size_t fold_capacity;
   uint64_t *reached; /* for each instance: bits of the leaves that its history leads to */
   int words;         /* numbers for an instance in `reached` */
   lm_chain *chain;
