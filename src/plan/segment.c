@@ -225,6 +225,8 @@ bool lm_numbers_equal(const lm_tensor *a, const lm_tensor *b) {
 /* ---- steps and events */
 
 void lm_segment_remove_step(lm_segment *g, int step) {
+  for (int i = 0; i < g->nevents; i++)
+    if (g->event[i].step_args == g->step[step].args) g->event[i].step_args = NULL;
   free_step(&g->step[step]);
   memmove(&g->step[step], &g->step[step + 1], (size_t)(--g->nsteps - step) * sizeof *g->step);
   for (int i = 0; i < g->nevents; i++) g->event[i].nsteps -= g->event[i].nsteps > step;
