@@ -382,6 +382,21 @@ describe("lm.compile of a training step", function()
     end
   end)
 
+  it("names the last op of a result that was written in place and is still to be used by backward", function()
+    for _, dtype in ipairs {"float16", "bfloat16", "float32"} do
+      local p = lm.ones({1}, {dtype = dtype, requires_grad = true})
+      local compiled = lm.compile(function(x)
+        local y = x:square()
+        y:lerp_(p, 0.25)
+        local _ = y:clone():add_(p)
+        local name = y.grad_fn
+        p:backward()
+        return name
+      end)
+      for _ = 1, 3 do assert.equal("lerp", compiled(lm.ones({1}, {dtype = dtype}))) end
+    end
+  end)
+
   it("follows another branch, another shape and a hook added later", function()
     local w = lm.randn({5}, {requires_grad = true})
     local hooked = 0
