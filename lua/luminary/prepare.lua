@@ -262,15 +262,19 @@ function prepare.prepare(net, ...)
   return call, state
 end
 
---- Returns a function that calls net, which only this Lua state has, by recordings if no forward does more than
---- compute: if net is a module in evaluation mode, without hooks, of which all modules are of the library. Returns any
---- other net itself.
-function prepare.of_library(net)
-  local other = records.is_module(net) and lists.find(net:modules(), function(module)
+--- Returns true if no forward of net does more than compute: if it is a module in evaluation mode, without hooks, of
+--- which all modules are of the library.
+function prepare.is_of_library(net)
+  return records.is_module(net) and not lists.find(net:modules(), function(module)
     local fields = records.of(module)
     return module.training or fields.hooks or fields.pre_hooks or not own.is[fields.values.forward]
   end)
-  if other or not records.is_module(net) then return net end
+end
+
+--- Returns a function that calls net, which only this Lua state has, by recordings if prepare.is_of_library(net).
+--- Returns any other net itself.
+function prepare.of_library(net)
+  if not prepare.is_of_library(net) then return net end
   return (prepare.recorded(function(...) return net(...) end, net, nil, true))
 end
 

@@ -20,6 +20,7 @@ void lm_segment_drop_buffer(lm_segment *g, lm_segment_buffer *b) {
   for (int v = b->first; v >= 0; v = g->value[v].next) lm_release(lm_tensor_take(&g->value[v].t));
   lm_storage_release(b->storage);
   b->storage = NULL;
+  b->has_parts = false;
 }
 
 void lm_segment_reset(lm_segment *g) {
@@ -34,6 +35,7 @@ void lm_segment_reset(lm_segment *g) {
     g->buffer[b].pending = NULL;
   }
   while (g->nundo > 0) lm_release(g->undo[--g->nundo].before);
+  while (g->nsums > 0) lm_release(g->sum[--g->nsums].parts);
   g->done = g->nparts = 0;
   for (int i = 0; i < g->ninstances; i++) {
     lm_release(lm_tensor_take(&g->instance[i].t));
@@ -72,6 +74,7 @@ void lm_segment_free(lm_segment *g) {
   lm_free(g->event);
   lm_free(g->leaf);
   lm_free(g->undo);
+  lm_free(g->sum);
   lm_free(g->part);
   lm_free(g->delivery);
   lm_free(g->reached);
@@ -147,14 +150,26 @@ bool lm_place_is(const lm_place *p, int64_t shift, const lm_tensor *t) {
 lm_status lm_segment_value_at(lm_segment *g, int buffer, const lm_tensor *t, int *out) {
   lm_place place;
   describe_place(t, &place);
+  return lm_segment_place(g, buffer, &place, out);
+}
+
+lm_status lm_segment_place(lm_segment *g, int buffer, const lm_place *place, int *out) {
   for (int v = g->buffer[buffer].first; v >= 0; v = g->value[v].next) {
     *out = v;
-    if (lm_place_equals(&g->value[v].place, &place)) return LM_OK;
+    if (lm_place_equals(&g->value[v].place, place)) return LM_OK;
   }
-  const lm_segment_value value = {.buffer = buffer, .next = g->buffer[buffer].first, .place = place};
+  const lm_segment_value value = {.buffer = buffer, .next = g->buffer[buffer].first, .place = *place};
   if (!LM_APPEND(g->value, g->nvalues, g->value_capacity, value)) return LM_E_OOM;
   *out = g->buffer[buffer].first = g->nvalues - 1;
   return LM_OK;
+}
+
+lm_status lm_segment_reshape(lm_segment *g, int v, int ndim, const int64_t *size, int *out) {
+  lm_place p = g->value[v].place;
+  p.ndim = (uint8_t)ndim;
+  memcpy(p.size, size, (size_t)ndim * sizeof *size);
+  lm_dense_strides(ndim, size, p.stride);
+  return lm_segment_place(g, g->value[v].buffer, &p, out);
 }
 
 lm_status lm_segment_add_number(lm_segment *g, lm_tensor *number, int *out) {
@@ -223,6 +238,22 @@ bool lm_numbers_equal(const lm_tensor *a, const lm_tensor *b) {
 }
 
 /* ---- steps and events */
+
+lm_status lm_segment_replace_step(lm_segment *g, int i, lm_op_id op, const void *args, int nin, const int *in, int nout,
+                                  const int *out) {
+  lm_segment_step made = {.op = op, .form = LM_RUN_ALL, .overwrites = -1, .nin = nin, .nout = nout};
+  made.args = lm_args_copy(op, args);
+  made.in = made.args ? lm_malloc((size_t)nin * sizeof *in) : NULL;
+  if (!made.in) {
+    lm_args_free(op, made.args);
+    return LM_E_OOM;
+  }
+  memcpy(made.in, in, (size_t)nin * sizeof *in);
+  memcpy(made.out, out, (size_t)nout * sizeof *out);
+  free_step(&g->step[i]);
+  g->step[i] = made;
+  return LM_OK;
+}
 
 void lm_segment_remove_step(lm_segment *g, int step) {
   for (int i = 0; i < g->nevents; i++)

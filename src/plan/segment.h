@@ -46,6 +46,7 @@ typedef struct lm_segment_buffer {
   bool is_written;               /* true if a step writes to it in place */
   bool is_gradient;              /* true if it becomes a leaf's .grad */
   bool is_taken;                 /* true if a step's result takes its memory */
+  bool has_parts;                /* true while it is to become sums of partial sums */
   uint32_t writes_replaced;      /* number of steps that wrote to it in place and now make it, for its version */
 } lm_segment_buffer;
 
@@ -114,6 +115,11 @@ typedef struct lm_segment_undo { /* a copy of a value from outside, before a ste
   lm_tensor *before;
 } lm_segment_undo;
 
+typedef struct lm_segment_sum { /* partial sums that are to be added up before the value is read */
+  int value;
+  lm_tensor *parts;
+} lm_segment_sum;
+
 typedef struct lm_segment_part { /* steps that ran at once */
   int begin;
   lm_draw drawn[2]; /* random states of the CPU and the segment's GPU before them */
@@ -132,6 +138,9 @@ typedef struct lm_segment {
   lm_segment_undo *undo; /* while a call runs and has paused */
   int nundo, done;       /* done: number of steps that have run */
   size_t undo_capacity;
+  lm_segment_sum *sum; /* while a call runs */
+  int nsums;
+  size_t sum_capacity;
   lm_segment_part *part; /* while a call runs: what has run so far */
   int nparts;
   size_t part_capacity;
@@ -176,12 +185,18 @@ int64_t lm_place_numel(const lm_place *p);
 /* Returns in *out the value of a buffer at t's place, added if it is new. */
 lm_status lm_segment_value_at(lm_segment *g, int buffer, const lm_tensor *t, int *out);
 lm_status lm_segment_add_number(lm_segment *g, lm_tensor *number, int *out);
+lm_status lm_segment_place(lm_segment *g, int buffer, const lm_place *place, int *out);
+/* Returns in *out a contiguous value in another shape. */
+lm_status lm_segment_reshape(lm_segment *g, int v, int ndim, const int64_t *size, int *out);
 lm_status lm_segment_new_buffer(lm_segment *g, lm_buffer_origin origin, const lm_storage *s, int *out);
 /* Returns the index of the first argument, tensors aside, from `from` on that differs in two structs of an op, or -1.
  */
 int lm_args_difference(lm_op_id op, const void *a, const void *b, int from);
 bool lm_numbers_equal(const lm_tensor *a, const lm_tensor *b);
 
+/* Makes step i another op before the segment has run. args: copied, tensors aside; in, out: values. */
+lm_status lm_segment_replace_step(lm_segment *g, int i, lm_op_id op, const void *args, int nin, const int *in, int nout,
+                                  const int *out);
 /* Removes a step before the segment has run. */
 void lm_segment_remove_step(lm_segment *g, int step);
 /* Returns the value of the number that an event's input is, which is no instance. */

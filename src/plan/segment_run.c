@@ -101,7 +101,9 @@ lm_status lm_segment_plan(lm_segment *g) {
     lm_segment_find_rows(g);
   } else if (!g->is_exact) {
     lm_segment_widen_results(g);
+    NEED(lm_segment_join_gelu(g));
     NEED(lm_segment_join_sums(g));
+    NEED(lm_segment_add_embeddings(g));
     NEED(lm_segment_group_steps(g));
   }
   set_last_uses(g);
@@ -226,6 +228,7 @@ static bool has_deliveries(const lm_segment *g, int i) {
 }
 
 static lm_status deliver(lm_segment *g, int i) {
+  if (has_deliveries(g, i)) NEED(lm_segment_add_parts(g, 0, 0));
   while (has_deliveries(g, i)) {
     const lm_segment_leaf *leaf = &g->leaf[g->delivery[g->delivered++]];
     lm_tensor *grad;
@@ -247,6 +250,8 @@ static lm_status run_steps(lm_segment *g, int n) {
     if (status == LM_OK && !defers) status = deliver(g, g->done);
     if (status != LM_OK) break;
     if (!defers && s->is_chained) lm_chain_begin(g->chain), defers = true;
+    status = lm_segment_add_parts(g, g->done, s->group > 0 ? g->group[s->group - 1].nsteps : 1);
+    if (status != LM_OK) break;
     if (!run_group(g, g->done, &status)) status = run_step(g, g->done);
   }
   if (defers) {
@@ -254,6 +259,7 @@ static lm_status run_steps(lm_segment *g, int n) {
     if (status == LM_OK) status = ended;
   }
   if (status == LM_OK) status = deliver(g, g->done);
+  if (status == LM_OK) status = lm_segment_add_parts(g, 0, 0);
   return status == LM_OK ? lm_truncation_check() : status;
 }
 

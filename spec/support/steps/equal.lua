@@ -104,8 +104,8 @@ local function difference(a, b, unversioned)
     (p:double() - q:double()):abs():max():item())
 end
 
---- Fails if two lists differ; `where` begins the message. in_buckets: gradients are in buckets, whose version counts the
---- writes to all of them.
+--- Fails if two lists differ; `where` begins the message. in_buckets: gradients are in buckets, whose version counts
+--- the writes to all of them.
 function equal.compare_lists(a, b, where, in_buckets)
   for i = 1, math.max(#a, #b) do
     local x, y = a[i] or {"nothing"}, b[i] or {"nothing"}
