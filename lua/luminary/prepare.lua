@@ -125,15 +125,16 @@ local function check_gradient(i, x)
 end
 
 -- Records a call. like: a plan for other shapes, or nil; frees: true if the function keeps none of its arguments, whose
--- memory is the caller's again when it returns. Returns a case {plan, build}, {reason} or {assigned = name of a field},
--- and then the call's results.
+-- memory is the caller's again when it returns. Returns a case {plan, build}, {reason} or {unsteady = why the next
+-- call is recorded, too}, and then the call's results.
 local function record(like, run, module, key, inputs, frees, n, arguments)
   local rebuild, assigned, recorded, passed = nested_tensors(arguments, {}), note_fields(module), nil, nil
   local returned = options.pack(core.record_ops(function(list)
     recorded, passed = list, rebuild(list)
     return run(unpack(passed, 1, n))
   end, inputs))
-  local tape, found, makers, case = returned[1], {}, {}, {assigned = assigned()}
+  local tape, found, makers, field = returned[1], {}, {}, assigned()
+  local case = {unsteady = field and ("forward assigns the field '%s'"):format(field)}
   local now, held = key_of(n, passed)
   if now ~= key or not lists.every(held, function(x) return lists.index_of(recorded, x) end) then
     tape:close()
@@ -159,7 +160,8 @@ local function record(like, run, module, key, inputs, frees, n, arguments)
     if #lists.sorted_keys(only) == #only then case.build = function(tensors) return tensors end end
   end
   local tensors = lists.map(found, function(each) return each.tensor end)
-  case.plan, case.reason = core.plan_new(tape, tensors, like)
+  local plan, reason, is_for_these = core.plan_new(tape, tensors, like)
+  case.plan, case[is_for_these and "unsteady" or "reason"] = plan, reason
   tape:close()
   tensors = lists.map(tensors, function(t) return inputs[lists.index_of(recorded, t) or 0] or t end)
   for i = 1, frees and #recorded or 0 do recorded[i]:free() end
@@ -192,8 +194,8 @@ function prepare.recorded(f, module, evaluates, is_internal, who)
     local cases, before = state.cases, state.cases[key]
     if not before then table.insert(state.order, key) end
     if #state.order > MOST then cases[table.remove(state.order, 1)] = nil end
-    if before and before.assigned and before.assigned == case.assigned then
-      case.reason = ("forward assigns the field '%s' in each call"):format(case.assigned)
+    if before and before.unsteady and before.unsteady == case.unsteady then
+      case.reason = case.unsteady .. " in each call"
     end
     cases[key] = case
     state.recordings, state.plan = (state.recordings or 0) + 1, case.plan
@@ -218,7 +220,7 @@ function prepare.recorded(f, module, evaluates, is_internal, who)
     end
     local case = state.cases[key]
     if case and case.reason then return run(...) end
-    if case and not (case.assigned or case.plan:is_current()) then
+    if case and not (case.unsteady or case.plan:is_current()) then
       case, outdated = forget(), outdated + 1
       if outdated == OUTDATED then
         state.reason = "each call is recorded again: a tensor beside its arguments is written between calls"
@@ -228,10 +230,10 @@ function prepare.recorded(f, module, evaluates, is_internal, who)
       outdated = 0
     end
     if core.graph_is_capturing() then -- a graph computes nothing yet, so that a recording would keep no constants
-      if not case or case.assigned then return run(...) end
+      if not case or case.unsteady then return run(...) end
       state.captured[case] = true -- its replays read the constants, also after forget()
     end
-    if not case or case.assigned then
+    if not case or case.unsteady then
       return keep(key, record(state.plan, run, module, key, inputs, is_internal, n, arguments))
     end
     local ok, tensors, reason = pcall(case.plan.run, case.plan, inputs)

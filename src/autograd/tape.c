@@ -147,13 +147,17 @@ void lm_tape_note_call(const char *name) {
 }
 
 typedef struct dynamic_search {
-  const lm_tape *tape;
+  lm_tape *tape;
   bool found;
 } dynamic_search;
 
 static void look_for_dynamic(void *ctx, lm_tensor **slot) {
   dynamic_search *search = ctx;
-  if (*slot && !search->found) search->found = lm_tape_is_dynamic(search->tape, *slot);
+  lm_tape *tape = search->tape;
+  if (!*slot) return;
+  tape->shares = tape->shares ||
+                 (lm_address_find(&tape->maker, *slot) < 0 && lm_address_find(&tape->memory, (*slot)->storage) == 0);
+  if (!search->found) search->found = lm_tape_is_dynamic(tape, *slot);
 }
 
 static void note_write(lm_tape *tape, const lm_tensor *t) {
@@ -185,7 +189,6 @@ void lm_tape_add(lm_tape *tape, lm_op_id id, const void *args, bool in_place, lm
   lm_each_tensor_slot(id, copy, look_for_dynamic, &search);
   lm_tape_step *s = &tape->step[tape->nsteps];
   *s = (lm_tape_step){.op = id, .in_place = in_place, .dynamic = search.found, .line = lm_script_line(), .args = copy};
-  s->cast = op->kind == LM_COMP ? lm_modes_here.cast : (lm_autocast){.keeps = lm_modes_here.cast.keeps};
   tape->nsteps++;
   for (int k = 0; k < (writes_first ? 1 : op->outs); k++) {
     s->out[k] = lm_retain(out[k]);

@@ -4,7 +4,7 @@
 #include "plan/follow.h"
 #include "plan/segment.h"
 
-enum { NONE = -1, UNKNOWN = -2 };
+enum { NONE = -1, UNKNOWN = -2, SHARED = -3 };
 enum { NO_SCOPE, SAME_SCOPE, NEXT_SCOPE }; /* relations of autocast's outermost scope to that of the event before */
 
 typedef enum lm_follow_mode { AT_START, AS_IS, RECORDING, MATCHING } lm_follow_mode;
@@ -27,6 +27,10 @@ struct lm_compiled {
   lm_segment *now;      /* the segment of this call's latest events, or NULL */
   lm_follow_mode mode;
   bool is_exact;
+  bool is_plan;             /* true while a plan is recorded: all ops, without events */
+  bool shares;              /* true if it is not known which of a plan's inputs, which share memory, a step reads */
+  lm_tensor_watcher *outer; /* the receivers before a plan's, or NULL */
+  lm_op_recorder *outer_ops;
   int at;                                         /* MATCHING: number of its events so far */
   int recordings, made, ran;                      /* made: segments that do not run as they are */
   int recordings_before, made_before, ran_before; /* before this call */
@@ -36,7 +40,8 @@ struct lm_compiled {
   double credit;
   uint32_t scope;                /* autocast's outermost scope of the segment's last event in one */
   const lm_segment_event *again; /* the event that is called again, or NULL */
-  lm_address_map buffer_of;      /* buffers of storages, while a segment is recorded; UNKNOWN: made by no step */
+  lm_address_map buffer_of;      /* buffers of storages, while a segment is recorded; UNKNOWN: made by no step; SHARED:
+                                    of several inputs of a plan */
   lm_address_map instance_of;    /* indices in `noted` of headers */
   lm_address_map number_of;      /* values of numbers' headers */
   lm_address_map bound;          /* MATCHING: buffers of storages from outside */
@@ -86,6 +91,15 @@ void lm_compiled_note_scope(lm_compiled *c);
 const char *lm_compiled_refuses(const lm_tensor *t, bool any_history);
 /* Makes the header p, which has no values, what o is, and replaces *o by p. */
 void lm_header_become(lm_tensor *p, lm_tensor **o);
+
+/* Begins to record ops as the steps of a segment whose first instances are these inputs: headers that no other has. */
+lm_status lm_compiled_record_plan(lm_compiled *c, int n, lm_tensor *const *inputs);
+/* Stops to record ops, and begins again. */
+void lm_compiled_watch_ops(lm_compiled *c, bool watches);
+/* Returns in *v the value that t has after the steps: a constant, if no step made it. */
+lm_status lm_compiled_plan_value(lm_compiled *c, lm_tensor *t, int *v);
+/* Ends the recording and returns its segment. */
+lm_segment *lm_compiled_take_plan(lm_compiled *c);
 
 /* ---- match_segment.c */
 

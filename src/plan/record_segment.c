@@ -10,10 +10,10 @@
 #include "device/graph.h"
 #include "op/pointwise.h"
 #include "op/run.h"
-#include "op_entries.h"
 #include "plan/compiled.h"
+#include "plan/passes.h"
 
-enum { FEW = 4 }; /* steps below which a segment is not worth it */
+enum { FEW = 4, MOST = 1000000 }; /* steps below which a segment is not worth it; of a segment at most */
 
 static lm_compiled *of_recorder(lm_op_recorder *r) {
   return (lm_compiled *)((char *)r - offsetof(lm_compiled, recorder));
@@ -32,12 +32,14 @@ static void note_made(lm_tensor_watcher *w, const lm_storage *s) {
 
 static void note_freed(lm_tensor_watcher *w, const lm_storage *s) {
   lm_compiled *c = of_watcher(w);
+  if (c->outer) c->outer->freed(c->outer, s);
   if (lm_address_find(&c->buffer_of, s) != NONE) lm_address_set(&c->buffer_of, s, NONE);
 }
 
 static void note_dropped(lm_tensor_watcher *w, const lm_tensor *t) {
   lm_compiled *c = of_watcher(w);
   const int i = lm_address_find(&c->instance_of, t);
+  if (c->outer) c->outer->dropped(c->outer, t);
   for (int k = 0; k < c->nopen; k++)
     if (c->open[k].t == t) c->open[k].t = NULL;
   if (i == NONE) return;
@@ -48,8 +50,9 @@ static void note_dropped(lm_tensor_watcher *w, const lm_tensor *t) {
 static void note_read(lm_tensor_watcher *w, const lm_tensor *t) {
   lm_compiled *c = of_watcher(w);
   const int number = t->number ? lm_address_find(&c->number_of, t) : NONE;
+  const bool by_script = c->is_plan && lm_tape_current(); /* which the tape notes */
   if (number != NONE) c->now->value[number].is_read = true;
-  if (!t->number && lm_ops_recorded == &c->recorder) lm_segment_refuse(c->now, "an op reads values");
+  if (!t->number && lm_ops_recorded == &c->recorder && !by_script) lm_segment_refuse(c->now, "an op reads values");
 }
 
 static bool note_instance(lm_compiled *c, int instance, lm_tensor *t) {
@@ -78,16 +81,31 @@ static lm_status number_value(lm_compiled *c, lm_tensor *number, int *v) {
   return lm_address_set(&c->number_of, number, *v) ? LM_OK : LM_E_OOM;
 }
 
+/* Returns the buffer of t. Inputs of a plan that share memory have one each, which their views are known to be of. */
+static int find_buffer(lm_compiled *c, const lm_tensor *t) {
+  const int instance = c->is_plan ? find_instance(c, t) : NONE;
+  if (instance != NONE) return c->now->value[c->now->instance[instance].value].buffer;
+  const int buffer = lm_address_find(&c->buffer_of, t->storage);
+  c->shares = c->shares || buffer == SHARED;
+  return buffer;
+}
+
 /* Returns in *v the value of a step's argument, or result. `writes`: the step writes all of it before it reads any. */
 static lm_status step_value(lm_compiled *c, lm_tensor *t, bool is_result, bool writes, int *v) {
+  lm_segment *g = c->now;
   *v = NONE;
   if (!t) return LM_OK;
   if (t->number) return number_value(c, t, v);
-  int buffer = lm_address_find(&c->buffer_of, t->storage);
-  if (buffer < 0 && !is_result && !(buffer == UNKNOWN && writes))
-    lm_segment_refuse(c->now, "an op reads a tensor that the step neither made nor passed to an op");
-  if (buffer < 0) NEED(add_buffer(c, is_result ? LM_FROM_STEP : LM_UNWRITTEN, t->storage, &buffer));
-  return lm_segment_value_at(c->now, buffer, t, v);
+  int buffer = find_buffer(c, t);
+  const bool is_outside = buffer < 0 && !is_result && !(buffer == UNKNOWN && writes);
+  lm_buffer_origin origin = is_result ? LM_FROM_STEP : LM_UNWRITTEN;
+  if (is_outside && c->is_plan) origin = LM_CONSTANT;
+  if (is_outside && !c->is_plan)
+    lm_segment_refuse(g, "an op reads a tensor that the step neither made nor passed to an op");
+  if (buffer < 0) NEED(add_buffer(c, origin, t->storage, &buffer));
+  NEED(lm_segment_value_at(g, buffer, t, v));
+  if (g->buffer[buffer].origin == LM_CONSTANT) lm_segment_set_constant(g, *v, t);
+  return LM_OK;
 }
 
 typedef struct adding {
@@ -122,11 +140,41 @@ static lm_status add_step(lm_compiled *c, lm_segment_step s, int slots, lm_segme
   return LM_OK;
 }
 
+/* Refuses a step that a plan cannot repeat. Notes if its results depend on the inputs, and keeps those that may be
+ * constants. */
+static void note_plan_step(lm_compiled *c, const lm_segment_step *s, lm_tensor *const *out) {
+  lm_segment *g = c->now;
+  bool depends = false;
+  const char *line = lm_script_line();
+  if (s->op == LM_OP_as_strided) g->is_fixed = true;
+  if (s->op >= 0 && lm_call_is_random(s->op, s->args))
+    lm_segment_refuse(g, "%s draws random numbers%s%s", lm_ops[s->op].name, line ? " at " : "", line ? line : "");
+  for (int k = 0; k < s->nin; k++) {
+    lm_segment_buffer *b = lm_buffer_of(g, s->in[k]) >= 0 ? &g->buffer[lm_buffer_of(g, s->in[k])] : NULL;
+    const bool writes = b && lm_step_writes(s, k);
+    if (writes && (b->origin == LM_FROM_EVENT || b->origin == LM_CONSTANT))
+      lm_segment_refuse(g, "a step writes in place to %s",
+                        b->origin == LM_CONSTANT ? "a tensor that was made outside of the function" : "an input");
+    if (writes) b->depends = true; /* it is made again in each call */
+    depends = depends || (b && b->depends);
+  }
+  for (int k = 0; k < s->nout; k++) {
+    if (!out[k] || s->out[k] < 0) continue;
+    lm_segment_value *v = &g->value[s->out[k]];
+    lm_segment_buffer *b = &g->buffer[v->buffer];
+    b->depends = b->depends || depends;
+    if (!b->depends && !v->t) v->t = lm_retain(out[k]);
+    if (LM_DEVICE_KIND(out[k]->device) == LM_CPU) continue;
+    if (LM_DEVICE_KIND(g->device) == LM_CPU) g->device = out[k]->device;
+    g->is_exact = g->is_exact || g->device != out[k]->device; /* groups are on one GPU */
+  }
+}
+
 static lm_status record_step(lm_compiled *c, lm_op_id id, const void *args, lm_run_form form, lm_tensor *const *out) {
   const lm_op *op = &lm_ops[id];
   int slots = 0;
   lm_segment_step *s;
-  if (lm_step_shape_depends(id, args))
+  if (!c->is_plan && lm_step_shape_depends(id, args))
     lm_segment_refuse(c->now, "the shape of %s's result depends on values", op->name);
   if (op->kind == LM_VIEW && LM_ARG_TENSOR(args, op->tensor[0])->number)
     lm_segment_refuse(c->now, "%s is a view of a number", op->name);
@@ -141,12 +189,20 @@ static lm_status record_step(lm_compiled *c, lm_op_id id, const void *args, lm_r
   lm_each_tensor_slot(id, s->args, add_slot, &a);
   NEED(a.status);
   s->nout = form == LM_RUN_IN_PLACE || op->kind == LM_WRITE ? 1 : form == LM_RUN_ALL ? op->outs + op->aux : op->outs;
-  for (int k = 0; k < s->nout; k++) NEED(step_value(c, out[k], true, false, &s->out[k]));
+  const lm_tensor *x = op->ntensor > 0 ? LM_ARG_TENSOR(args, op->tensor[0]) : NULL;
+  const int input = c->is_plan && x ? find_instance(c, x) : NONE;
+  for (int k = 0; k < s->nout; k++) {
+    const bool is_view = input != NONE && out[k] && out[k]->storage == x->storage && find_instance(c, out[k]) == NONE;
+    if (is_view && !note_instance(c, input, out[k])) return LM_E_OOM;
+    NEED(step_value(c, out[k], true, false, &s->out[k]));
+  }
+  if (c->is_plan) note_plan_step(c, s, out);
   return LM_OK;
 }
 
 static void on_op(lm_op_recorder *r, lm_op_id id, const void *args, lm_run_form form, lm_tensor *const *out) {
   lm_compiled *c = of_recorder(r);
+  if (c->now->nsteps == MOST) lm_segment_refuse(c->now, "it calls more than %d ops", MOST);
   if (!c->now->runs_as_is && record_step(c, id, args, form, out) != LM_OK) lm_segment_refuse(c->now, "out of memory");
 }
 
@@ -163,7 +219,9 @@ static lm_status record_pointwise(lm_compiled *c, int kernel, int nin, lm_tensor
   }
   for (int k = 0; k < nin; k++) NEED(step_value(c, in[k], false, false, &s->in[k]));
   s->nout = 1;
-  return step_value(c, out, true, false, &s->out[0]);
+  NEED(step_value(c, out, true, false, &s->out[0]));
+  if (c->is_plan) note_plan_step(c, s, &out);
+  return LM_OK;
 }
 
 static void on_pointwise(lm_op_recorder *r, int kernel, int nin, lm_tensor *const *in, const double *numbers,
@@ -473,16 +531,24 @@ lm_status lm_compiled_record_backward(lm_compiled *c, const lm_backward_args *a)
   return status;
 }
 
-bool lm_compiled_record(lm_compiled *c) {
-  const bool records = c->credit >= 1 && !lm_graph_capturing(); /* the collector, which may follow, breaks captures */
-  lm_segment *g = records ? lm_calloc(1, sizeof *g) : NULL;
-  c->now = g;
-  c->mode = g ? RECORDING : AS_IS;
+static bool new_segment(lm_compiled *c) {
+  lm_segment *g = c->now = lm_calloc(1, sizeof *g);
   if (!g) return false;
+  c->mode = RECORDING;
   g->patience = 2;
   g->is_exact = c->is_exact;
   g->device = LM_DEVICE(LM_CPU, 0);
   g->graph_device = LM_NO_DEVICE;
+  return true;
+}
+
+bool lm_compiled_record(lm_compiled *c) {
+  const bool records = c->credit >= 1 && !lm_graph_capturing(); /* the collector, which may follow, breaks captures */
+  if (!records || !new_segment(c)) {
+    c->now = NULL;
+    c->mode = AS_IS;
+    return false;
+  }
   c->credit--;
   c->recordings++;
   lm_tensors_watched = &c->watcher;
@@ -604,4 +670,39 @@ void lm_compiled_finish_recording(lm_compiled *c) {
   g->next = c->segments;
   c->segments = g;
   forget_recording(c);
+}
+
+/* ---- recording: plans */
+
+lm_status lm_compiled_record_plan(lm_compiled *c, int n, lm_tensor *const *inputs) {
+  if (!new_segment(c)) return LM_E_OOM;
+  c->is_plan = true;
+  for (int i = 0, buffer; i < n; i++) {
+    lm_segment_instance instance = {.is_outside = true, .base = NONE};
+    const bool is_shared = lm_address_find(&c->buffer_of, inputs[i]->storage) != NONE;
+    NEED(add_buffer(c, LM_FROM_EVENT, inputs[i]->storage, &buffer));
+    if (is_shared) lm_address_set(&c->buffer_of, inputs[i]->storage, SHARED);
+    c->now->buffer[buffer].depends = true;
+    NEED(lm_segment_value_at(c->now, buffer, inputs[i], &instance.value));
+    if (!LM_APPEND(c->now->instance, c->now->ninstances, c->now->instance_capacity, instance) ||
+        !note_instance(c, i, inputs[i]))
+      return LM_E_OOM;
+  }
+  return LM_OK;
+}
+
+void lm_compiled_watch_ops(lm_compiled *c, bool watches) {
+  if (watches) c->outer = lm_tensors_watched, c->outer_ops = lm_ops_recorded;
+  lm_tensors_watched = watches ? &c->watcher : c->outer;
+  lm_ops_recorded = watches ? &c->recorder : c->outer_ops;
+  atomic_fetch_add(&lm_compiled_calls, watches ? 1 : -1);
+}
+
+lm_status lm_compiled_plan_value(lm_compiled *c, lm_tensor *t, int *v) { return step_value(c, t, false, false, v); }
+
+lm_segment *lm_compiled_take_plan(lm_compiled *c) {
+  lm_segment *g = c->now;
+  c->now = NULL;
+  c->mode = AT_START;
+  return g;
 }

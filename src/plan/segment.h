@@ -3,15 +3,15 @@
  * calls that are the same events run the steps, once the values are needed.
  *
  * A value is a place in a buffer, which is one storage's memory. Buffers come from outside (an event's argument, a
- * leaf's .grad) or are made by steps. An instance is a header that the script sees: an argument from outside, or a
- * result. */
+ * leaf's .grad), are made by steps, or are constants: of a plan, memory that each call reads as it is. An instance is a
+ * header that the script sees: an argument from outside, or a result. */
 #pragma once
 
-#include "autograd/follow.h"
 #include "base/address_map.h"
 #include "base/bytes.h"
 #include "op/elementwise_chain.h"
 #include "op/op_recorder.h"
+#include "plan/follow.h"
 #include "tensor/generator.h"
 
 typedef struct lm_place {
@@ -27,24 +27,27 @@ typedef struct lm_segment_value {
   bool is_read;      /* true for a number that decides which steps there are, or whether one fails */
   int buffer, next;  /* next: of the buffer's values; -1: none */
   lm_place place;
-  lm_tensor *t; /* while the steps run */
+  lm_tensor *t; /* while the steps run; of a constant's value, kept */
 } lm_segment_value;
 
-typedef enum lm_buffer_origin { LM_FROM_EVENT, LM_FROM_GRAD, LM_FROM_STEP, LM_UNWRITTEN } lm_buffer_origin;
+typedef enum lm_buffer_origin { LM_FROM_EVENT, LM_FROM_GRAD, LM_FROM_STEP, LM_UNWRITTEN, LM_CONSTANT } lm_buffer_origin;
 
 typedef struct lm_segment_buffer {
   lm_buffer_origin origin;
   int first;    /* its last added value */
+  int made;     /* index of the first step that makes it; -1: none */
   int last_use; /* index of the last step that reads it */
   bool is_kept; /* true if its values are needed after the steps */
   size_t bytes;
   lm_device device;
   lm_storage *storage, *pending; /* while a call runs, retained; pending: of results without values */
   int64_t shift;                 /* bytes from what was recorded to the call, as to the next batch */
-  uint32_t version;              /* version of memory from outside at a pause */
+  uint32_t version;              /* version of memory from outside at a pause, of a constant when it was recorded */
   bool was_made;                 /* true if a step of this call has made it */
   bool is_written;               /* true if a step writes to it in place */
-  bool is_gradient;              /* true if it becomes a leaf's .grad */
+  bool is_result;                /* true if it becomes a leaf's .grad, or is a result of a plan */
+  bool depends;                  /* true if calls of a plan may differ in it */
+  bool is_packed;                /* true for a constant of which kernels keep what they pack */
   bool is_taken;                 /* true if a step's result takes its memory */
   bool has_parts;                /* true while it is to become sums of partial sums */
   uint32_t writes_replaced;      /* number of steps that wrote to it in place and now make it, for its version */
@@ -55,6 +58,7 @@ typedef struct lm_segment_instance {
   bool is_outside;  /* true for an argument from outside */
   bool is_leaf;     /* true if it requires grad */
   bool any_history; /* true for an argument that only ops without a gradient read: it may have a history or none */
+  bool is_result;   /* true for a plan's */
   bool is_kept;     /* while a call runs: somebody holds it, so that it gets its values */
   bool has_history; /* while a call runs: true if it has a history by now */
   bool is_freed;    /* true if it has a history, which backward has freed: */
@@ -71,6 +75,7 @@ typedef struct lm_segment_step {
   bool widens;     /* lm_halves_widen while it ran */
   bool is_chained; /* true for a step of a row, whose steps are computed together */
   bool joins;      /* true if that before it is in its row */
+  bool is_removed; /* true until lm_segment_drop_removed */
   int overwrites;  /* value whose memory the result takes, unless somebody holds it; -1: none */
   int group;       /* number of its group from 1; 0: none */
   int leaf;        /* number from 1 of the leaf whose memory for gradients its result may take; 0: none */
@@ -108,6 +113,12 @@ typedef struct lm_segment_event {
   int same[LM_MAX_OUTS]; /* index in `in` of the argument that the result is; -1: another header */
   int first_leaf, nleaves;
 } lm_segment_event;
+
+typedef struct lm_segment_fold { /* a batch norm that was folded into a weight; the tensors are constants */
+  lm_tensor *from[6];            /* weight, bias, running_mean, running_var, weight and bias of the norm, or NULL */
+  double eps;
+  lm_tensor *folded[2]; /* weight, bias */
+} lm_segment_fold;
 
 typedef struct lm_segment_undo { /* a copy of a value from outside, before a step wrote to it */
   int value;
@@ -147,6 +158,9 @@ typedef struct lm_segment {
   struct lm_pass *pass; /* while a call delivers gradients */
   int *delivery;        /* indices of the leaves whose gradients are delivered, in their order */
   int ndeliveries, delivered;
+  lm_segment_fold *fold;
+  int nfolds;
+  size_t fold_capacity;
   uint64_t *reached; /* for each instance: bits of the leaves that its history leads to */
   int words;         /* numbers for an instance in `reached` */
   lm_chain *chain;
@@ -184,10 +198,13 @@ bool lm_place_is_contiguous(const lm_place *p);
 int64_t lm_place_numel(const lm_place *p);
 /* Returns in *out the value of a buffer at t's place, added if it is new. */
 lm_status lm_segment_value_at(lm_segment *g, int buffer, const lm_tensor *t, int *out);
-lm_status lm_segment_add_number(lm_segment *g, lm_tensor *number, int *out);
+/* Returns in *out the value of a buffer at a place, added if it is new. */
 lm_status lm_segment_place(lm_segment *g, int buffer, const lm_place *place, int *out);
 /* Returns in *out a contiguous value in another shape. */
 lm_status lm_segment_reshape(lm_segment *g, int v, int ndim, const int64_t *size, int *out);
+/* Makes t, retained, the header of a constant's value, unless it has one. */
+void lm_segment_set_constant(lm_segment *g, int v, lm_tensor *t);
+lm_status lm_segment_add_number(lm_segment *g, lm_tensor *number, int *out);
 lm_status lm_segment_new_buffer(lm_segment *g, lm_buffer_origin origin, const lm_storage *s, int *out);
 /* Returns the index of the first argument, tensors aside, from `from` on that differs in two structs of an op, or -1.
  */
@@ -199,6 +216,8 @@ lm_status lm_segment_replace_step(lm_segment *g, int i, lm_op_id op, const void 
                                   const int *out);
 /* Removes a step before the segment has run. */
 void lm_segment_remove_step(lm_segment *g, int step);
+/* Drops the steps that are marked as removed, of a segment without events. */
+void lm_segment_drop_removed(lm_segment *g);
 /* Returns the value of the number that an event's input is, which is no instance. */
 lm_segment_value *lm_segment_number(const lm_segment *g, int in);
 /* Returns true if backward is among the first n events. */
@@ -223,6 +242,8 @@ bool lm_event_can_fail(const lm_segment *g, int event);
 void lm_segment_write(const lm_segment *g, bool is_planned, lm_bytes *out);
 
 /* ---- segment_run.c */
+/* Sets each buffer's last use. */
+void lm_segment_set_last_uses(lm_segment *g);
 /* Finds last uses and rows. */
 lm_status lm_segment_plan(lm_segment *g);
 /* Runs the steps, for which buffers from outside have storages. Then results that somebody holds have values, and

@@ -12,26 +12,31 @@
 
 /* ---- planning */
 
-static void set_last_uses(lm_segment *g) {
-  for (int b = 0; b < g->nbuffers; b++) g->buffer[b].last_use = -1;
+void lm_segment_set_last_uses(lm_segment *g) {
+  for (int b = 0; b < g->nbuffers; b++) g->buffer[b].made = g->buffer[b].last_use = -1;
   for (int i = 0; i < g->nsteps; i++) {
     const lm_segment_step *s = &g->step[i];
     if (lm_step_is_view(s)) continue;
     for (int k = 0; k < s->nin; k++)
       if (s->in[k] >= 0 && !g->value[s->in[k]].number) g->buffer[g->value[s->in[k]].buffer].last_use = i;
-    for (int k = 0; k < s->nout; k++)
-      if (s->out[k] >= 0) g->buffer[g->value[s->out[k]].buffer].last_use = i;
+    for (int k = 0; k < s->nout; k++) {
+      if (s->out[k] < 0) continue;
+      lm_segment_buffer *b = &g->buffer[g->value[s->out[k]].buffer];
+      b->last_use = i;
+      if (b->made < 0) b->made = i;
+    }
   }
 }
+
+static bool is_made_here(const lm_segment_buffer *b) { return b->origin == LM_FROM_STEP || b->origin == LM_UNWRITTEN; }
 
 /* Finds what is needed after the steps: memory from outside, gradients, and instances that somebody else holds. Drops
  * what no longer is. */
 static void keep_buffers(lm_segment *g) {
-  for (int b = 0; b < g->nbuffers; b++)
-    g->buffer[b].is_kept = g->buffer[b].origin == LM_FROM_EVENT || g->buffer[b].origin == LM_FROM_GRAD;
+  for (int b = 0; b < g->nbuffers; b++) g->buffer[b].is_kept = !is_made_here(&g->buffer[b]);
   for (int i = 0; i < g->ninstances; i++) {
     lm_segment_instance *n = &g->instance[i];
-    n->is_kept = n->t && atomic_load_explicit(&n->t->rc, memory_order_acquire) > 1;
+    n->is_kept = n->is_result || (n->t && atomic_load_explicit(&n->t->rc, memory_order_acquire) > 1);
   }
   for (int i = g->ninstances - 1; i >= 0; i--) { /* a view comes after its base */
     lm_segment_instance *n = &g->instance[i];
@@ -64,10 +69,15 @@ static int find_made(const lm_segment *g, int begin, int buffer) {
   return at;
 }
 
+/* Returns the backward pass that delivers gradients, which is the last event; NULL: there is none. */
+static const lm_segment_event *delivering(const lm_segment *g) {
+  return g->nevents > 0 && g->event[g->nevents - 1].delivers ? &g->event[g->nevents - 1] : NULL;
+}
+
 /* Finds when gradients are delivered: each as soon as it is computed, so that a hook can send it meanwhile. */
 static lm_status find_deliveries(lm_segment *g) {
-  const lm_segment_event *e = &g->event[g->nevents - 1];
-  if (!e->delivers) return LM_OK;
+  const lm_segment_event *e = delivering(g);
+  if (!e) return LM_OK;
   g->delivery = lm_malloc(((size_t)e->nleaves + 1) * sizeof *g->delivery);
   if (!g->delivery) return LM_E_OOM;
   for (int i = e->first_leaf; i < e->first_leaf + e->nleaves; i++) {
@@ -106,7 +116,7 @@ lm_status lm_segment_plan(lm_segment *g) {
     NEED(lm_segment_add_embeddings(g));
     NEED(lm_segment_group_steps(g));
   }
-  set_last_uses(g);
+  lm_segment_set_last_uses(g);
   find_written(g);
   lm_segment_overwrite(g);
   NEED(find_deliveries(g));
@@ -145,14 +155,22 @@ static lm_status run_kernel(lm_segment *g, int i, lm_tensor **out) {
   }
 }
 
+/* Returns true if t is at a place; the strides of dims of one element may differ. */
+static bool is_at(const lm_place *p, int64_t shift, const lm_tensor *t) {
+  lm_place like = *p;
+  for (int d = 0; d < p->ndim && d < t->ndim; d++)
+    if (p->size[d] == 1) like.stride[d] = t->stride[d];
+  return lm_place_is(&like, shift, t);
+}
+
 /* Makes t, which a step returned, the header of its value. Takes over the reference to t. */
 static lm_status put_result(lm_segment *g, int v, lm_tensor *t, const char *name) {
   LM_OWNED *owned = t;
   if (v < 0 || !t) return LM_OK;
   lm_segment_value *value = &g->value[v];
   lm_segment_buffer *b = &g->buffer[value->buffer];
-  if (!lm_place_is(&value->place, b->shift, t) || (b->storage && b->storage != t->storage))
-    return lm_fail(LM_E_STATE, "compile: the shape or memory of %s's result is not as it was recorded", name);
+  if (!is_at(&value->place, b->shift, t) || (b->storage && b->storage != t->storage))
+    return lm_fail(LM_E_STATE, "the shape or memory of %s's result is not as it was recorded", name);
   if (!b->storage) lm_storage_retain(b->storage = t->storage);
   b->was_made = true;
   if (!value->t) value->t = lm_tensor_take(&owned);
@@ -219,8 +237,12 @@ static bool run_group(lm_segment *g, int i, lm_status *status) {
   return true;
 }
 
-/* Computes a row. Its steps cannot run again if that fails, as those that lack memory for a result can. */
-static lm_status end_row(lm_segment *g) { return lm_chain_end(g->chain) == LM_OK ? LM_OK : LM_E_STATE; }
+/* Computes a row. Its steps cannot run again if that fails, as those that lack memory for a result can; a plan's run
+ * from its begin. */
+static lm_status end_row(lm_segment *g) {
+  const lm_status status = lm_chain_end(g->chain);
+  return status == LM_OK || g->nevents == 0 ? status : LM_E_STATE;
+}
 
 /* Returns true if gradients are to be delivered before step i. */
 static bool has_deliveries(const lm_segment *g, int i) {
@@ -311,8 +333,6 @@ static lm_status set_gradients(lm_segment *g) {
   return LM_OK;
 }
 
-static bool is_made_here(const lm_segment_buffer *b) { return b->origin == LM_FROM_STEP || b->origin == LM_UNWRITTEN; }
-
 /* Copies what step s writes in memory from outside. */
 static lm_status save_written(lm_segment *g, const lm_segment_step *s) {
   for (int k = 0; k < s->nin; k++) {
@@ -346,7 +366,7 @@ static lm_status run_part(lm_segment *g, int n, bool may_undo) {
   lm_halves_widen = widened;
   if (status == LM_OK) status = give_values(g, !may_undo);
   lm_follower_swap(follower);
-  for (int b = 0; b < g->nbuffers; b++)
+  for (int b = 0; b < g->nbuffers && may_undo; b++)
     if (g->buffer[b].storage) g->buffer[b].version = atomic_load(&g->buffer[b].storage->version);
   return status;
 }
@@ -381,7 +401,7 @@ static lm_status run_delivering(lm_segment *g) {
 }
 
 lm_status lm_segment_run(lm_segment *g) {
-  if (g->event[g->nevents - 1].delivers) return run_delivering(g);
+  if (delivering(g)) return run_delivering(g);
   NEED(run_part(g, g->nsteps, false));
   return set_gradients(g);
 }
