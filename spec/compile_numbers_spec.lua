@@ -66,6 +66,8 @@ describe("lm.compile with numbers that change", function()
     for _, dtype in ipairs(dtypes) do
       local powers = {2, 0.7, 3, 2, 0.5, 1, 4, -1, 2, 3}
       compare(dtype, half_layouts.layouts[2][2], function(x, n) return x:pow(n) end, powers)
+      local linear = lm.nn.functional.linear
+      compare(dtype, half_layouts.layouts[2][2], function(x, n, w) return linear(x, w, n) end, changing)
       compare(dtype, half_layouts.layouts[1][2], function(x, n)
         return (x * lm.arange(1, 5) + lm.arange(1, 5) * n):to(dtype)
       end, {2, 2.5, 3, 1.5, 4, 2})

@@ -114,6 +114,26 @@ describe("lm.compile of a training step", function()
     end
   end)
 
+  it("runs hooks of parameters in the order of backward, whose last gradient is a view here", function()
+    for _, dtype in ipairs {"float16", "bfloat16", "float32"} do
+      local w = lm.ones({8, 48}, {dtype = dtype, requires_grad = true})
+      local b, log = lm.ones({8}, {dtype = dtype, requires_grad = true}), {}
+      w:register_post_accumulate_grad_hook(function() table.insert(log, "weight") end)
+      b:register_hook(function() table.insert(log, "bias") end)
+      local function step(x) ((x:abs() + 0.1):log():mean() + F.linear(x, w, b):mean()):backward() end
+      local compiled, state = lm.compile(step)
+      step(lm.ones({48}, {dtype = dtype}))
+      local want, runs = table.concat(log, " "), 0
+      for _ = 1, 4 do
+        log = {}
+        compiled(lm.ones({48}, {dtype = dtype}))
+        assert.equal(want, table.concat(log, " "))
+        runs = state.runs
+      end
+      assert.is_true(runs >= 2)
+    end
+  end)
+
   it("fails with the error of a hook, and runs again after it", function()
     local w, compiled, fails = lm.ones({3}, {requires_grad = true}), core.compiled(), false
     w:register_hook(function() if fails then error("the hook fails", 0) end end)
@@ -379,6 +399,21 @@ describe("lm.compile of a training step", function()
         end
         assert.same(seen[1], seen[2], name)
       end
+    end
+  end)
+
+  it("names the last op of a result that was written in place and is still to be used by backward", function()
+    for _, dtype in ipairs {"float16", "bfloat16", "float32"} do
+      local p = lm.ones({1}, {dtype = dtype, requires_grad = true})
+      local compiled = lm.compile(function(x)
+        local y = x:square()
+        y:lerp_(p, 0.25)
+        local _ = y:clone():add_(p)
+        local name = y.grad_fn
+        p:backward()
+        return name
+      end)
+      for _ = 1, 3 do assert.equal("lerp", compiled(lm.ones({1}, {dtype = dtype}))) end
     end
   end)
 

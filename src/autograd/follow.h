@@ -38,8 +38,8 @@ static inline lm_status lm_settle_gradients(void) {
 /* Sets t's history, of which it has none, to one that led to these leaves and whose saved tensors were freed; name: of
  * the op that made t; freed: of that whose tensors backward needs first. */
 lm_status lm_set_freed_history(lm_tensor *t, const char *name, const char *freed, int n, lm_tensor *const *leaf);
-/* Returns true if backward from t fails before it does anything else, since saved tensors were freed; then sets the
- * names. */
+/* Returns true if backward from t fails before it does anything else, since saved tensors were freed; sets the names,
+ * *freed only then. */
 bool lm_has_freed_history(const lm_tensor *t, const char **name, const char **freed);
 /* Returns true if t is a leaf that requires grad without hooks or a gradient buffer, so that backward does no more than
  * add to its .grad. */

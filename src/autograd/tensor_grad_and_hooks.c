@@ -326,11 +326,11 @@ bool lm_has_freed_history(const lm_tensor *t, const char **name, const char **fr
   const lm_node *n = t->grad ? t->grad->node : NULL, *found = n;
   history h = {0};
   if (!n || n->kind == LM_NODE_LEAF || n->kind == LM_NODE_CUSTOM) return false;
+  *name = lm_node_name(n);
   if (!n->saved_freed) found = n->saves ? NULL : find_freed(&h, n);
   lm_free(h.node);
   lm_free(h.waits.entry);
   if (!found || found->kind == LM_NODE_CUSTOM) return false;
-  *name = lm_node_name(n);
   *freed = lm_node_name(found);
   return true;
 }

@@ -176,6 +176,8 @@ static lm_status record_step(lm_compiled *c, lm_op_id id, const void *args, lm_r
   lm_segment_step *s;
   if (!c->is_plan && lm_step_shape_depends(id, args))
     lm_segment_refuse(c->now, "the shape of %s's result depends on values", op->name);
+  if (op->kind == LM_VIEW && LM_ARG_TENSOR(args, op->tensor[0])->number)
+    lm_segment_refuse(c->now, "%s is a view of a number", op->name);
   lm_segment_step made = {.op = id, .form = form, .args = lm_args_copy(id, args)};
   if (made.args) lm_each_tensor_slot(id, made.args, count_slot, &slots);
   lm_status status = add_step(c, made, slots, &s);

@@ -271,6 +271,8 @@ lm_status lm_segment_replace_step(lm_segment *g, int i, lm_op_id op, const void 
 }
 
 void lm_segment_remove_step(lm_segment *g, int step) {
+  for (int i = 0; i < g->nevents; i++)
+    if (g->event[i].step_args == g->step[step].args) g->event[i].step_args = NULL;
   free_step(&g->step[step]);
   memmove(&g->step[step], &g->step[step + 1], (size_t)(--g->nsteps - step) * sizeof *g->step);
   for (int i = 0; i < g->nevents; i++) g->event[i].nsteps -= g->event[i].nsteps > step;

@@ -74,7 +74,8 @@ static const lm_segment_event *delivering(const lm_segment *g) {
   return g->nevents > 0 && g->event[g->nevents - 1].delivers ? &g->event[g->nevents - 1] : NULL;
 }
 
-/* Finds when gradients are delivered: each as soon as it is computed, so that a hook can send it meanwhile. */
+/* Finds when gradients are delivered: each as soon as it and those before it are computed, so that hooks run in the
+ * order of backward and can send gradients meanwhile. */
 static lm_status find_deliveries(lm_segment *g) {
   const lm_segment_event *e = delivering(g);
   if (!e) return LM_OK;
@@ -86,9 +87,8 @@ static lm_status find_deliveries(lm_segment *g) {
     leaf->at = buffer < 0 ? e->nsteps - 1 : find_made(g, e->nsteps, buffer);
     leaf->is_last = buffer >= 0 && g->buffer[buffer].origin == LM_FROM_STEP && !lm_buffer_has_instance(g, buffer) &&
                     g->buffer[buffer].last_use <= leaf->at;
-    int k = g->ndeliveries++;
-    for (; k > 0 && g->leaf[g->delivery[k - 1]].at > leaf->at; k--) g->delivery[k] = g->delivery[k - 1];
-    g->delivery[k] = i;
+    if (i > e->first_leaf && leaf->at < leaf[-1].at) leaf->at = leaf[-1].at;
+    g->delivery[g->ndeliveries++] = i;
   }
   for (int k = 0; k < g->ndeliveries; k++) {
     lm_segment_leaf *leaf = &g->leaf[g->delivery[k]];
