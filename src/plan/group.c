@@ -94,10 +94,6 @@ static bool is_apart(const finder *f, int i, int group) {
   return false;
 }
 
-static void mark_all(bool *stores, int n) {
-  for (int b = 0; b < n; b++) stores[b] = true;
-}
-
 /* Lists the steps of a group, and step `more` (-1: none). */
 static int list_steps(const finder *f, int group, int more, int *list) {
   int n = 0;
@@ -291,7 +287,7 @@ static lm_status group_part(lm_segment *g, int begin, int end) {
   LM_FREED bool *stores = lm_malloc((size_t)g->nbuffers + 1);
   if (!before || !numbers || !space || !form || !stores) return LM_E_OOM;
   finder f = {g, begin, (int)n, (int)words, before, before + (n + 1) * words, numbers, space, form, 0, numbers + n};
-  mark_all(stores, g->nbuffers);
+  memset(stores, true, (size_t)g->nbuffers);
   find_groups(&f, stores, numbers + 2 * n);
   join_casts(&f, numbers + 2 * n);
   order_steps(&f, before + n * words);
