@@ -43,6 +43,9 @@ static inline bool lm_step_writes(const lm_segment_step *s, int k) {
   return (k == 0 && (s->form == LM_RUN_IN_PLACE || op->kind == LM_WRITE)) || (k < op->ntensor && op->writes >> k & 1);
 }
 
+/* Returns the place of a value that is no number. */
+static inline const lm_place *lm_place_of(const lm_segment *g, int value) { return &g->value[value].place; }
+
 /* Returns the buffer of a step's value; -1 for NULL and numbers. */
 static inline int lm_buffer_of(const lm_segment *g, int value) { return value < 0 ? -1 : g->value[value].buffer; }
 
