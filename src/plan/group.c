@@ -134,7 +134,7 @@ static bool is_alone(const finder *f, int i) {
 }
 
 /* Moves steps that step i reads, and that are alone in their groups, to its group, unless others depend on them. */
-static void pull(finder *f, int i, const bool *stores, int *list) {
+static void pull_steps(finder *f, int i, const bool *stores, int *list) {
   for (int j = 0; j < i; j++) {
     const int alone = f->group[j], group = f->group[i];
     lm_group_space space;
@@ -156,7 +156,7 @@ static void find_groups(finder *f, const bool *stores, int *list) {
     bool joined = false;
     for (int group = f->ngroups; group > 0 && !joined; group--)
       joined = is_related(f, i, group) && try_join(f, i, group, &space, stores, list);
-    if (joined) pull(f, i, stores, list);
+    if (joined) pull_steps(f, i, stores, list);
     if (joined) continue;
     lm_group_space alone = {.ndim = 1, .size = {space.numel}, .numel = space.numel};
     list[0] = f->begin + i;
