@@ -12,6 +12,7 @@ local prepare = {}
 --- The metatable of tables that other Lua states get empty, such as recordings.
 prepare.of_this_thread = {__stays = true}
 
+local OUTDATED = 4 -- recordings in a row that are outdated by their next calls, which is a reason
 local MOST = 64 -- recordings of one prepared module, each for its shapes and dtypes; the oldest makes room
 
 -- Returns a text that no other number, string, boolean or nil has.
@@ -124,15 +125,16 @@ local function check_gradient(i, x)
 end
 
 -- Records a call. like: a plan for other shapes, or nil; frees: true if the function keeps none of its arguments, whose
--- memory is the caller's again when it returns. Returns a case {plan, build}, {reason} or {assigned = name of a field},
--- and then the call's results.
+-- memory is the caller's again when it returns. Returns a case {plan, build}, {reason} or {unsteady = why the next
+-- call is recorded, too}, and then the call's results.
 local function record(like, run, module, key, inputs, frees, n, arguments)
   local rebuild, assigned, recorded, passed = nested_tensors(arguments, {}), note_fields(module), nil, nil
   local returned = options.pack(core.record_ops(function(list)
     recorded, passed = list, rebuild(list)
     return run(unpack(passed, 1, n))
   end, inputs))
-  local tape, found, makers, case = returned[1], {}, {}, {assigned = assigned()}
+  local tape, found, makers, field = returned[1], {}, {}, assigned()
+  local case = {unsteady = field and ("forward assigns the field '%s'"):format(field)}
   local now, held = key_of(n, passed)
   if now ~= key or not lists.every(held, function(x) return lists.index_of(recorded, x) end) then
     tape:close()
@@ -158,7 +160,8 @@ local function record(like, run, module, key, inputs, frees, n, arguments)
     if #lists.sorted_keys(only) == #only then case.build = function(tensors) return tensors end end
   end
   local tensors = lists.map(found, function(each) return each.tensor end)
-  case.plan, case.reason = core.plan_new(tape, tensors, like)
+  local plan, reason, is_for_these = core.plan_new(tape, tensors, like)
+  case.plan, case[is_for_these and "unsteady" or "reason"] = plan, reason
   tape:close()
   tensors = lists.map(tensors, function(t) return inputs[lists.index_of(recorded, t) or 0] or t end)
   for i = 1, frees and #recorded or 0 do recorded[i]:free() end
@@ -170,7 +173,7 @@ end
 --- true for a function of the library, which keeps no arguments: frees copies of them, and warns of nothing. who: the
 --- function that warns.
 function prepare.recorded(f, module, evaluates, is_internal, who)
-  local said, hooked, state = {}, false, setmetatable({recordings = 0}, prepare.of_this_thread)
+  local said, hooked, outdated, state = {}, false, 0, setmetatable({recordings = 0}, prepare.of_this_thread)
   local function run(...) return core.no_grad(f, ...) end
 
   local function note(reason)
@@ -191,8 +194,8 @@ function prepare.recorded(f, module, evaluates, is_internal, who)
     local cases, before = state.cases, state.cases[key]
     if not before then table.insert(state.order, key) end
     if #state.order > MOST then cases[table.remove(state.order, 1)] = nil end
-    if before and before.assigned and before.assigned == case.assigned then
-      case.reason = ("forward assigns the field '%s' in each call"):format(case.assigned)
+    if before and before.unsteady and before.unsteady == case.unsteady then
+      case.reason = case.unsteady .. " in each call"
     end
     cases[key] = case
     state.recordings, state.plan = (state.recordings or 0) + 1, case.plan
@@ -217,12 +220,20 @@ function prepare.recorded(f, module, evaluates, is_internal, who)
     end
     local case = state.cases[key]
     if case and case.reason then return run(...) end
-    if case and not (case.assigned or case.plan:is_current()) then case = forget() end
+    if case and not (case.unsteady or case.plan:is_current()) then
+      case, outdated = forget(), outdated + 1
+      if outdated == OUTDATED then
+        state.reason = "each call is recorded again: a tensor beside its arguments is written between calls"
+      end
+    elseif case then
+      if outdated >= OUTDATED then state.reason = nil end
+      outdated = 0
+    end
     if core.graph_is_capturing() then -- a graph computes nothing yet, so that a recording would keep no constants
-      if not case or case.assigned then return run(...) end
+      if not case or case.unsteady then return run(...) end
       state.captured[case] = true -- its replays read the constants, also after forget()
     end
-    if not case or case.assigned then
+    if not case or case.unsteady then
       return keep(key, record(state.plan, run, module, key, inputs, is_internal, n, arguments))
     end
     local ok, tensors, reason = pcall(case.plan.run, case.plan, inputs)
@@ -253,15 +264,19 @@ function prepare.prepare(net, ...)
   return call, state
 end
 
---- Returns a function that calls net, which only this Lua state has, by recordings if no forward does more than
---- compute: if net is a module in evaluation mode, without hooks, of which all modules are of the library. Returns any
---- other net itself.
-function prepare.of_library(net)
-  local other = records.is_module(net) and lists.find(net:modules(), function(module)
+--- Returns true if no forward of net does more than compute: if it is a module in evaluation mode, without hooks, of
+--- which all modules are of the library.
+function prepare.is_of_library(net)
+  return records.is_module(net) and not lists.find(net:modules(), function(module)
     local fields = records.of(module)
     return module.training or fields.hooks or fields.pre_hooks or not own.is[fields.values.forward]
   end)
-  if other or not records.is_module(net) then return net end
+end
+
+--- Returns a function that calls net, which only this Lua state has, by recordings if prepare.is_of_library(net).
+--- Returns any other net itself.
+function prepare.of_library(net)
+  if not prepare.is_of_library(net) then return net end
   return (prepare.recorded(function(...) return net(...) end, net, nil, true))
 end
 

@@ -40,7 +40,7 @@ local function compare(name, f, args, widest)
 end
 ]]
 
-describe("groups of steps on CUDA", function()
+describe("groups of steps on CUDA #fake", function()
   setup(function()
     folder = temp.folder()
     os.execute("mkdir -p " .. texts())

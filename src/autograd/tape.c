@@ -10,16 +10,9 @@
 
 bool lm_call_is_random(lm_op_id id, const void *args) {
   const lm_op *op = &lm_ops[id];
-  bool drops = false, trains = true;
-  for (int i = 0; i < op->nargs; i++) {
-    const lm_arg *a = &op->arg[i];
-    const char *p = (const char *)args + a->offset;
-    if (a->kind == LM_ARG_GENERATOR) return true;
-    if (a->kind == LM_ARG_B && strcmp(a->name, "training") == 0) trains = *(const bool *)p;
-    if (a->kind == LM_ARG_F && strncmp(a->name, "dropout", 7) == 0) drops = *(const double *)p > 0;
-  }
-  return trains && (drops || strstr(op->name, "dropout") != NULL || strcmp(op->name, "rrelu") == 0 ||
-                    strcmp(op->name, "attention_draw") == 0);
+  const lm_arg *a = op->draws == 0 || op->draws == LM_DRAWS ? NULL : &op->arg[op->draws - 1];
+  const char *p = a ? (const char *)args + a->offset : NULL;
+  return !a ? op->draws == LM_DRAWS : a->kind == LM_ARG_B ? *(const bool *)p : *(const double *)p > 0;
 }
 
 void lm_each_tensor_slot(lm_op_id id, void *args, lm_tensor_slot_fn f, void *ctx) {
@@ -154,13 +147,17 @@ void lm_tape_note_call(const char *name) {
 }
 
 typedef struct dynamic_search {
-  const lm_tape *tape;
+  lm_tape *tape;
   bool found;
 } dynamic_search;
 
 static void look_for_dynamic(void *ctx, lm_tensor **slot) {
   dynamic_search *search = ctx;
-  if (*slot && !search->found) search->found = lm_tape_is_dynamic(search->tape, *slot);
+  lm_tape *tape = search->tape;
+  if (!*slot) return;
+  tape->shares = tape->shares ||
+                 (lm_address_find(&tape->maker, *slot) < 0 && lm_address_find(&tape->memory, (*slot)->storage) == 0);
+  if (!search->found) search->found = lm_tape_is_dynamic(tape, *slot);
 }
 
 static void note_write(lm_tape *tape, const lm_tensor *t) {
@@ -192,7 +189,6 @@ void lm_tape_add(lm_tape *tape, lm_op_id id, const void *args, bool in_place, lm
   lm_each_tensor_slot(id, copy, look_for_dynamic, &search);
   lm_tape_step *s = &tape->step[tape->nsteps];
   *s = (lm_tape_step){.op = id, .in_place = in_place, .dynamic = search.found, .line = lm_script_line(), .args = copy};
-  s->cast = op->kind == LM_COMP ? lm_modes_here.cast : (lm_autocast){.keeps = lm_modes_here.cast.keeps};
   tape->nsteps++;
   for (int k = 0; k < (writes_first ? 1 : op->outs); k++) {
     s->out[k] = lm_retain(out[k]);

@@ -13,7 +13,6 @@ enum { LM_TAPE_MOST = 100000 }; /* steps of a tape */
 typedef struct lm_tape_step {
   lm_op_id op;
   bool in_place;    /* true for x:add_(…) and the like */
-  lm_autocast cast; /* the mode in which the ops that it consists of run */
   bool dynamic;     /* true if results depend on the function's inputs or on random numbers */
   const char *line; /* interned line of the script, or NULL */
   void *args;       /* the op's argument struct; its tensors, and those of its list, are retained */
@@ -23,6 +22,7 @@ typedef struct lm_tape_step {
 typedef struct lm_tape {
   int ninputs, nsteps, nread, nrefusals;
   bool is_full; /* true if calls beyond LM_TAPE_MOST were left out */
+  bool shares;  /* true if a step reads a tensor from outside that has the memory of an input */
   size_t step_capacity, read_capacity;
   lm_tensor **input; /* headers of the tape, over the memory of the function's inputs */
   lm_tape_step *step;
@@ -34,10 +34,10 @@ typedef struct lm_tape {
 
 /* Creates a tape for a function of these inputs. The function is called with the headers in `input`, so that an input
  * is neither taken for another nor for a tensor that the function has. */
-LM_API lm_status lm_tape_new(int ninputs, lm_tensor *const *inputs, lm_tape **out);
-LM_API void lm_tape_free(lm_tape *tape); /* tape may be NULL */
+lm_status lm_tape_new(int ninputs, lm_tensor *const *inputs, lm_tape **out);
+void lm_tape_free(lm_tape *tape); /* tape may be NULL */
 /* Sets the tape that this thread's calls of ops go to, or NULL; returns the one before. */
-LM_API lm_tape *lm_tape_swap(lm_tape *tape);
+lm_tape *lm_tape_swap(lm_tape *tape);
 LM_API lm_tape *lm_tape_current(void);
 /* Adds a call that was made. Out of memory, and too many steps, are noted in `refusal`. */
 void lm_tape_add(lm_tape *tape, lm_op_id op, const void *args, bool in_place, lm_tensor *const *out);

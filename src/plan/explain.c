@@ -13,7 +13,7 @@ static void put_value(lm_bytes *out, const lm_segment *g, int v) {
     lm_tensor_item_f64(value->number, &number);
     snprintf(text, sizeof text, "%.9g", number);
   } else if (value) {
-    const char *origin = (const char *[]){"outside", "grad", "v", "v"}[g->buffer[value->buffer].origin];
+    const char *origin = (const char *[]){"outside", "grad", "v", "v", "constant"}[g->buffer[value->buffer].origin];
     snprintf(text, sizeof text, "%s%d %s %s", origin, v + 1, lm_dtype_name(value->place.dtype),
              lm_shape_text(value->place.ndim, value->place.size));
   }

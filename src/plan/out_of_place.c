@@ -44,15 +44,7 @@ static bool can_change(const lm_segment *g, const lm_segment_step *s) {
 /* Returns in *value the value of buffer `to` at the place of *value, which is of buffer `from`; else leaves it. */
 static lm_status rename(lm_segment *g, int from, int to, int *value) {
   if (lm_buffer_of(g, *value) != from) return LM_OK;
-  for (int v = g->buffer[to].first; v >= 0; v = g->value[v].next) {
-    if (!lm_place_equals(&g->value[v].place, &g->value[*value].place)) continue;
-    *value = v;
-    return LM_OK;
-  }
-  const lm_segment_value new = {.buffer = to, .next = g->buffer[to].first, .place = g->value[*value].place};
-  if (!LM_APPEND(g->value, g->nvalues, g->value_capacity, new)) return LM_E_OOM;
-  *value = g->buffer[to].first = g->nvalues - 1;
-  return LM_OK;
+  return lm_segment_place(g, to, &g->value[*value].place, value);
 }
 
 static lm_status change(lm_segment *g, int i) {

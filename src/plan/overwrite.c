@@ -7,11 +7,10 @@ static int row_begin(const lm_segment *g, int i) {
   return i;
 }
 
-/* Returns true if the result of step i is needed after its row; others are in no memory. */
-static bool is_stored(const lm_segment *g, int i) {
+/* Returns true if the result of step i is needed after its row, which ends before `end`; others are in no memory. */
+static bool is_stored(const lm_segment *g, int i, int end) {
   const lm_segment_buffer *b = &g->buffer[g->value[g->step[i].out[0]].buffer];
-  for (i++; i < g->nsteps && (g->step[i].joins || lm_step_is_view(&g->step[i]));) i++;
-  return b->is_gradient || b->last_use >= i;
+  return b->is_result || b->last_use >= end;
 }
 
 /* Returns true if steps of a row read memory other than element by element, or make it and leave it in the caches. */
@@ -33,7 +32,8 @@ static bool can_take(const lm_segment *g, int begin, int i, int value) {
   if (value < 0 || g->value[value].number) return false;
   const lm_segment_value *from = &g->value[value], *to = &g->value[g->step[i].out[0]];
   const lm_segment_buffer *b = &g->buffer[from->buffer];
-  return b->origin == LM_FROM_STEP && !b->is_taken && b->last_use >= begin && b->last_use <= i &&
+  const bool is_in_row = b->made >= begin && b->made <= i && lm_step_is_elementwise(&g->step[b->made]);
+  return b->origin == LM_FROM_STEP && !b->is_taken && !is_in_row && b->last_use >= begin && b->last_use <= i &&
          LM_DEVICE_KIND(b->device) == LM_CPU && from->place.at == 0 && lm_place_equals(&from->place, &to->place) &&
          b->bytes == g->buffer[to->buffer].bytes;
 }
@@ -58,13 +58,14 @@ static void find_taken(lm_segment *g, int i) {
 }
 
 void lm_segment_overwrite(lm_segment *g) {
-  for (int b = 0; b < g->nbuffers; b++) g->buffer[b].is_taken = g->buffer[b].is_gradient = false;
+  for (int b = 0; b < g->nbuffers; b++) g->buffer[b].is_taken = false;
   for (int i = 0; i < g->nleaves; i++)
-    if (g->leaf[i].after >= 0) g->buffer[g->value[g->leaf[i].after].buffer].is_gradient = true;
-  for (int i = g->nsteps - 1; i >= 0; i--) {
+    if (g->leaf[i].after >= 0) g->buffer[g->value[g->leaf[i].after].buffer].is_result = true;
+  for (int i = g->nsteps - 1, end = g->nsteps; i >= 0; i--) {
     lm_segment_step *s = &g->step[i];
     s->overwrites = -1;
     if (s->op == LM_OP_cross_entropy_rows_backward && can_take(g, i, i, s->in[1])) take_memory(g, i, s->in[1]);
-    if (lm_step_is_elementwise(s) && s->out[0] >= 0 && is_stored(g, i)) find_taken(g, i);
+    if (lm_step_is_elementwise(s) && s->out[0] >= 0 && is_stored(g, i, end)) find_taken(g, i);
+    if (!s->joins && !lm_step_is_view(s)) end = i;
   }
 }

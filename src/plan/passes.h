@@ -5,6 +5,11 @@
 #include "op_entries.h"
 #include "plan/segment.h"
 
+/* ---- on the CPU */
+/* Joins convolutions and linear layers with those that follow them, which rounds otherwise: in plans only. like: a
+ * segment whose folded weights are taken where they were made of the same tensors, or NULL. */
+lm_status lm_segment_join_layers(lm_segment *g, const lm_segment *like);
+
 /* ---- on the CPU: they keep the bits */
 /* Makes elementwise steps that write in place to memory of the segment steps with results of their own. */
 lm_status lm_segment_out_of_place(lm_segment *g);
@@ -40,7 +45,9 @@ static inline bool lm_step_is_product(const lm_segment_step *s) {
 static inline bool lm_step_writes(const lm_segment_step *s, int k) {
   if (s->op < 0) return false;
   const lm_op *op = &lm_ops[s->op];
-  return (k == 0 && (s->form == LM_RUN_IN_PLACE || op->kind == LM_WRITE)) || (k < op->ntensor && op->writes >> k & 1);
+  const bool enabled = op->writes_when < 0 || *(const bool *)((const char *)s->args + op->writes_when);
+  return (k == 0 && (s->form == LM_RUN_IN_PLACE || op->kind == LM_WRITE)) ||
+         (k < op->ntensor && enabled && op->writes >> k & 1);
 }
 
 /* Returns the place of a value that is no number. */

@@ -1,231 +1,199 @@
+#include "plan/plan.h"
+
 #include "autograd/node.h"
-#include "base/mapping_guard.h"
+#include "autograd/record_graph.h"
 #include "base/message.h"
-#include "op_entries.h"
-#include "plan/plan_steps.h"
+#include "op/pointwise.h"
+#include "plan/compiled.h"
+#include "plan/passes.h"
 #include "tensor/prepack.h"
+
+typedef struct lm_plan_output {
+  int same;            /* index of the input that it is, or ~index of the output that it is; NONE: neither */
+  int base;            /* likewise, of the tensor that it is a view of */
+  int value;           /* index in the segment */
+  lm_tensor *constant; /* retained; NULL: a step makes it */
+  bool is_copied;      /* true for a constant that calls return copies of, since the function makes it each time */
+} lm_plan_output;
+
+struct lm_plan {
+  lm_segment *g; /* its first instances are the inputs */
+  int ninputs, noutputs;
+  lm_plan_output *output;
+};
+
+/* ---- recording */
+
+lm_status lm_op_recording_new(int ninputs, lm_tensor *const *inputs, lm_op_recording **out) {
+  lm_op_recording *r = *out = lm_calloc(1, sizeof *r);
+  if (!r) return LM_E_OOM;
+  NEED(lm_tape_new(ninputs, inputs, &r->tape));
+  NEED(lm_compiled_new(false, &r->steps));
+  return lm_compiled_record_plan(r->steps, ninputs, r->tape->input);
+}
+
+void lm_op_recording_free(lm_op_recording *r) {
+  if (!r) return;
+  lm_tape_free(r->tape);
+  if (r->steps) lm_segment_free(lm_compiled_take_plan(r->steps));
+  lm_compiled_free(r->steps);
+  lm_free(r);
+}
+
+lm_status lm_op_recording_begin(lm_op_recording *r) {
+  NEED(lm_leave());
+  r->outer = lm_tape_swap(r->tape);
+  lm_compiled_watch_ops(r->steps, true);
+  return LM_OK;
+}
+
+void lm_op_recording_end(lm_op_recording *r) {
+  lm_compiled_watch_ops(r->steps, false);
+  lm_tape_swap(r->outer);
+}
+
+/* ---- making a plan */
 
 void lm_plan_free(lm_plan *p) {
   if (!p) return;
-  for (int i = 0; i < p->nvalues; i++) {
-    lm_prepack_drop(p->value[i].prepacked);
-    lm_release(p->value[i].t);
-  }
-  for (int i = 0; i < p->nsources; i++) {
-    lm_release(p->source[i].t);
-    lm_release(p->source[i].as_read);
-  }
-  for (int i = 0; p->step && i < p->nsteps; i++) {
-    lm_plan_step *s = &p->step[i];
-    lm_args_free(s->op, s->args);
-    lm_free(s->in);
-  }
-  lm_free(p->chain);
+  for (int i = 0; i < p->noutputs; i++) lm_release(p->output[i].constant);
+  lm_segment_free(p->g);
   lm_free(p->output);
-  lm_free(p->value);
-  lm_free(p->step);
-  lm_free(p->source);
-  lm_free(p->fold);
   lm_free(p);
 }
 
 static void drop_plan(lm_plan **p) { lm_plan_free(*p); }
 
-/* ---- making a plan */
+/* Returns which input, or which of n outputs as ~index, t is; NONE: none. */
+static int find_same(const lm_tape *tape, int n, lm_tensor *const *outputs, const lm_tensor *t) {
+  for (int i = 0; i < tape->ninputs && t; i++)
+    if (tape->input[i] == t) return i;
+  for (int i = 0; i < n && t; i++)
+    if (outputs[i] == t) return ~i - 1; /* below NONE */
+  return NONE;
+}
 
-typedef struct builder {
-  const lm_tape *tape;
-  lm_plan *p;
-  lm_address_map index; /* index of a tensor's value */
-  lm_status status;
-  lm_plan_step *step; /* the step whose inputs are added */
-} builder;
-
-static lm_status add_value(builder *m, lm_tensor *t, int *index) {
-  lm_plan *p = m->p;
-  if (!lm_list_grow(&p->value, &p->value_capacity, (size_t)p->nvalues + 1, sizeof *p->value) ||
-      !lm_address_set(&m->index, t, p->nvalues))
-    return LM_E_OOM;
-  p->value[p->nvalues] = (lm_plan_value){.last_use = -1, .ndim = t->ndim, .dtype = t->dtype};
-  memcpy(p->value[p->nvalues].size, t->size, sizeof t->size);
-  *index = p->nvalues++;
+static lm_status add_output(lm_plan *p, lm_op_recording *r, lm_tensor *const *outputs) {
+  const int i = p->noutputs;
+  lm_tensor *t = outputs[i];
+  lm_plan_output *o = &p->output[p->noutputs++];
+  *o = (lm_plan_output){.same = find_same(r->tape, i, outputs, t),
+                        .base = find_same(r->tape, i, outputs, lm_view_base(t)),
+                        .value = NONE};
+  if (o->same != NONE) return LM_OK;
+  o->constant = lm_retain(t); /* until a step is known to make it */
+  if (t->number) return LM_OK;
+  NEED(lm_compiled_plan_value(r->steps, t, &o->value));
+  lm_segment_buffer *b = &p->g->buffer[p->g->value[o->value].buffer];
+  o->is_copied = b->origin != LM_CONSTANT;
+  b->is_result = true;
   return LM_OK;
 }
 
-static lm_status add_source(lm_plan *p, lm_tensor *t) {
-  if (t->number) return LM_OK; /* nobody writes to it */
-  if (!lm_list_grow(&p->source, &p->source_capacity, (size_t)p->nsources + 1, sizeof *p->source)) return LM_E_OOM;
-  lm_tensor *as_read;
-  NEED(lm_alias(t, &as_read));
-  p->source[p->nsources++] = (lm_plan_source){lm_retain(t), as_read, lm_version(t)};
+/* Adds the outputs, and tensors that the function read as Lua values, on which the plan depends. */
+static lm_status add_outputs(lm_plan *p, lm_op_recording *r, int n, lm_tensor *const *outputs) {
+  p->output = lm_calloc((size_t)n + 1, sizeof *p->output);
+  if (!p->output) return LM_E_OOM;
+  while (p->noutputs < n) NEED(add_output(p, r, outputs));
+  for (int i = 0, v; i < r->tape->nread; i++) NEED(lm_compiled_plan_value(r->steps, r->tape->read[i], &v));
   return LM_OK;
 }
 
-static bool is_step_output(const builder *m, const lm_tensor *t) { return lm_address_find(&m->tape->maker, t) > 0; }
-
-/* Returns true if each call of the function makes t's memory. */
-static bool is_made_per_call(const builder *m, const lm_tensor *t) {
-  for (int i = 0; i < m->p->nsources; i++) {
-    const lm_plan_source *s = &m->p->source[i];
-    if (s->as_read->storage == t->storage && !is_step_output(m, s->t)) return false;
-  }
-  return is_step_output(m, t);
+/* Returns the k-th of the buffers that a step reads, makes or writes to; NULL: that is none. */
+static lm_segment_buffer *buffer_at(lm_segment *g, const lm_segment_step *s, int k, bool is_read) {
+  const int in = k - s->nout, v = in < 0                             ? (is_read ? NONE : s->out[k])
+                                  : is_read || lm_step_writes(s, in) ? s->in[in]
+                                                                     : NONE;
+  return lm_buffer_of(g, v) >= 0 ? &g->buffer[lm_buffer_of(g, v)] : NULL;
 }
 
-/* Returns in *index the value of t, which is a constant unless an earlier step or the inputs have it. */
-static lm_status find_or_add_value(builder *m, lm_tensor *t, int *index) {
-  lm_plan *p = m->p;
-  *index = lm_address_find(&m->index, t);
-  if (*index >= 0) return LM_OK;
-  if (lm_tape_writes(m->tape, t))
-    return lm_fail(LM_E_STATE, "a step writes in place to a tensor that was made outside of the function");
-  NEED(add_value(m, t, index));
-  p->value[*index].is_constant = true;
-  p->value[*index].t = lm_retain(t);
-  return add_source(p, t);
-}
-
-static void add_input(void *ctx, lm_tensor **slot) {
-  builder *m = ctx;
-  lm_plan_step *s = m->step;
-  int index = -1;
-  if (m->status == LM_OK && *slot) m->status = find_or_add_value(m, *slot, &index);
-  s->in[s->nin++] = index;
-}
-
-static void count_slot(void *ctx, lm_tensor **slot) {
-  (void)slot;
-  ++*(int *)ctx;
-}
-
-/* Adds the sources that a step which is computed once has read. */
-static void add_slot_source(void *ctx, lm_tensor **slot) {
-  builder *m = ctx;
-  if (*slot && m->status == LM_OK && !is_step_output(m, *slot)) m->status = add_source(m->p, *slot);
-}
-
-static lm_status add_step(builder *m, const lm_tape_step *from) {
-  lm_plan *p = m->p;
-  lm_plan_step *s = &p->step[p->nsteps++];
-  int slots = 0;
-  *s = (lm_plan_step){.op = from->op, .in_place = from->in_place, .cast = from->cast};
-  for (int k = 0; k < LM_MAX_OUTS; k++) s->out[k] = -1;
-  lm_each_tensor_slot(from->op, from->args, count_slot, &slots);
-  s->in = lm_calloc((size_t)slots + 1, sizeof *s->in);
-  s->args = lm_args_copy(from->op, from->args);
-  if (!s->in || !s->args) return LM_E_OOM;
-  m->step = s;
-  lm_each_tensor_slot(s->op, s->args, add_input, m);
-  NEED(m->status);
-  for (int k = 0; k < LM_MAX_OUTS; k++) {
-    if (!from->out[k]) continue;
-    s->nout = k + 1;
-    s->out[k] = lm_address_find(&m->index, from->out[k]);
-    if (s->out[k] < 0) NEED(add_value(m, from->out[k], &s->out[k]));
-  }
-  return LM_OK;
-}
-
-static lm_status add_steps(builder *m) {
-  const lm_tape *tape = m->tape;
-  for (int i = 0; i < tape->nsteps; i++) {
-    const lm_tape_step *s = &tape->step[i];
-    bool is_written = false;
-    if (lm_call_is_random(s->op, s->args))
-      return lm_fail(LM_E_STATE, "%s draws random numbers%s%s", lm_ops[s->op].name, s->line ? " at " : "",
-                     s->line ? s->line : "");
-    for (int k = 0; k < LM_MAX_OUTS; k++) is_written |= s->out[k] && lm_tape_writes(tape, s->out[k]);
-    if (s->dynamic || is_written) {
-      NEED(add_step(m, s));
-    } else {
-      lm_each_tensor_slot(s->op, s->args, add_slot_source, m);
-      NEED(m->status);
+/* Removes steps whose results are the same in each call, which become constants. */
+static void fold_constants(lm_segment *g) {
+  for (int i = 0; i < g->nsteps; i++) {
+    lm_segment_step *s = &g->step[i];
+    const int n = s->nout + s->nin;
+    s->is_removed = true;
+    for (int k = 0; k < 2 * n; k++) {
+      const lm_segment_buffer *b = buffer_at(g, s, k / 2, k % 2);
+      if (b && b->depends) s->is_removed = false;
+    }
+    for (int k = 0; k < n && !s->is_removed; k++) {
+      lm_segment_buffer *b = buffer_at(g, s, k, false);
+      if (b) b->depends = true;
     }
   }
+  for (int b = 0; b < g->nbuffers; b++) {
+    lm_segment_buffer *buffer = &g->buffer[b];
+    if (buffer->depends) lm_segment_drop_buffer(g, buffer);
+    if (buffer->depends || buffer->origin == LM_CONSTANT) continue;
+    buffer->origin = LM_CONSTANT;
+    for (int v = buffer->first; v >= 0; v = g->value[v].next)
+      if (g->value[v].t) lm_segment_set_constant(g, v, g->value[v].t);
+  }
+}
+
+/* Removes views, which are no work, and steps that change nothing that a result depends on. */
+static void remove_unread(lm_segment *g) {
+  for (int b = 0; b < g->nbuffers; b++) g->buffer[b].is_kept = g->buffer[b].is_result;
+  for (int i = g->nsteps - 1; i >= 0; i--) {
+    lm_segment_step *s = &g->step[i];
+    bool is_needed = false;
+    for (int k = 0; k < s->nout + s->nin; k++) {
+      const lm_segment_buffer *b = buffer_at(g, s, k, false);
+      is_needed = is_needed || (b && b->is_kept);
+    }
+    s->is_removed = s->is_removed || lm_step_is_view(s) || !is_needed;
+    for (int k = 0; k < s->nout + s->nin && !s->is_removed; k++) {
+      lm_segment_buffer *b = buffer_at(g, s, k, true);
+      if (b) b->is_kept = true;
+    }
+  }
+  lm_segment_drop_removed(g);
+}
+
+/* Makes instances of results that steps make, so that passes and the runner keep them. */
+static lm_status set_outputs(lm_plan *p) {
+  lm_segment *g = p->g;
+  for (int i = 0; i < p->noutputs; i++) {
+    lm_plan_output *o = &p->output[i];
+    if (o->value < 0 || g->buffer[g->value[o->value].buffer].origin == LM_CONSTANT) continue;
+    const lm_segment_instance n = {.value = o->value, .is_result = true, .base = NONE};
+    lm_release(lm_tensor_take(&o->constant));
+    if (!LM_APPEND(g->instance, g->ninstances, g->instance_capacity, n)) return LM_E_OOM;
+  }
   return LM_OK;
-}
-
-/* Removes steps that write nowhere and whose results nobody reads. */
-static void remove_unread(lm_plan *p) {
-  for (int i = p->nsteps - 1; i >= 0; i--) {
-    lm_plan_step *s = &p->step[i];
-    bool is_read = s->in_place || lm_ops[s->op].kind == LM_WRITE || lm_ops[s->op].writes;
-    for (int k = 0; k < s->nout; k++)
-      is_read |= s->out[k] >= 0 && (p->value[s->out[k]].is_output || p->value[s->out[k]].last_use > i);
-    s->is_removed = !is_read;
-    for (int k = 0; k < s->nin && is_read; k++)
-      if (s->in[k] >= 0) p->value[s->in[k]].last_use = p->nsteps;
-  }
-}
-
-/* Sets each value's last use, once the steps are final. */
-static void set_last_uses(lm_plan *p) {
-  for (int i = 0; i < p->nvalues; i++) p->value[i].last_use = -1;
-  for (int i = 0; i < p->nsteps; i++) {
-    if (p->step[i].is_removed) continue;
-    for (int k = 0; k < p->step[i].nin; k++)
-      if (p->step[i].in[k] >= 0) p->value[p->step[i].in[k]].last_use = i;
-    for (int k = 0; k < p->step[i].nout; k++)
-      if (p->step[i].out[k] >= 0) p->value[p->step[i].out[k]].last_use = i;
-  }
-}
-
-static bool is_elementwise(const lm_plan_step *s) { return lm_ops[s->op].kind == LM_POINTWISE && !s->in_place; }
-
-/* Marks elementwise steps that follow one another: a chain computes them together. */
-static lm_status mark_chains(lm_plan *p) {
-  lm_plan_step *before = NULL;
-  bool any = false;
-  for (int i = 0; i < p->nsteps; i++) {
-    lm_plan_step *s = &p->step[i];
-    if (s->is_removed) continue;
-    if (before && is_elementwise(before) && is_elementwise(s)) any = before->is_chained = s->is_chained = true;
-    before = s;
-  }
-  return any ? lm_chain_new(&p->chain) : LM_OK;
 }
 
 /* Makes kernels pack constants once. */
-static void keep_packed(lm_plan *p) {
-  for (int i = 0; i < p->nvalues; i++) {
-    lm_plan_value *v = &p->value[i];
-    if (!v->is_constant || v->t->number || v->last_use < 0) continue;
-    v->prepacked = v->t->storage;
-    lm_prepack_keep(v->prepacked);
+static void keep_packed(lm_segment *g) {
+  for (int i = 0; i < g->nbuffers; i++) {
+    lm_segment_buffer *b = &g->buffer[i];
+    b->is_packed = b->origin == LM_CONSTANT && b->last_use >= 0 && b->storage;
+    if (b->is_packed) lm_prepack_keep(b->storage);
   }
 }
 
-static void free_builder(builder *m) { lm_free(m->index.entry); }
-
-lm_status lm_plan_new(const lm_tape *tape, int noutputs, lm_tensor *const *outputs, const lm_plan *like,
-                      lm_plan **out) {
-  if (tape->refusal[0]) return lm_fail(LM_E_STATE, "%s", tape->refusal);
+lm_status lm_plan_new(lm_op_recording *r, int noutputs, lm_tensor *const *outputs, const lm_plan *like, lm_plan **out) {
+  if (r->tape->refusal[0]) return lm_fail(LM_E_STATE, "%s", r->tape->refusal);
   lm_plan *p __attribute__((cleanup(drop_plan))) = lm_calloc(1, sizeof *p);
-  builder m __attribute__((cleanup(free_builder))) = {.tape = tape, .p = p};
   if (!p) return LM_E_OOM;
-  p->step = lm_calloc((size_t)tape->nsteps + 1, sizeof *p->step);
-  p->output = lm_calloc((size_t)noutputs + 1, sizeof *p->output);
-  if (!p->step || !p->output) return LM_E_OOM;
-  p->ninputs = tape->ninputs;
-  for (int i = 0, index; i < tape->ninputs; i++) {
-    NEED(add_value(&m, tape->input[i], &index));
-    if (lm_tape_writes(tape, tape->input[i])) return lm_fail(LM_E_STATE, "a step writes in place to an input");
-  }
-  NEED(add_steps(&m));
-  for (int i = 0; i < tape->nread; i++)
-    if (!is_step_output(&m, tape->read[i])) NEED(add_source(p, tape->read[i]));
-  for (p->noutputs = 0; p->noutputs < noutputs; p->noutputs++) {
-    NEED(find_or_add_value(&m, outputs[p->noutputs], &p->output[p->noutputs]));
-    lm_plan_value *v = &p->value[p->output[p->noutputs]];
-    v->is_output = true;
-    v->is_copied = v->is_constant && is_made_per_call(&m, v->t);
-  }
-  remove_unread(p);
-  set_last_uses(p);
-  NEED(lm_plan_join(p, like && lm_plan_is_current(like) ? like : NULL));
-  set_last_uses(p);
-  keep_packed(p);
-  NEED(mark_chains(p));
+  lm_segment *g = r->steps->now;
+  if (!g) return lm_fail(LM_E_STATE, "the recording has a plan already");
+  p->ninputs = r->tape->ninputs;
+  p->g = g;
+  lm_status status = add_outputs(p, r, noutputs, outputs);
+  lm_compiled_take_plan(r->steps);
+  NEED(status);
+  if (r->tape->shares || r->steps->shares) return lm_fail(LM_E_ARG, "an argument has the memory of another tensor");
+  if (g->runs_as_is) return lm_fail(LM_E_STATE, "%s", g->reason);
+  fold_constants(g);
+  remove_unread(g);
+  NEED(set_outputs(p));
+  lm_segment_set_last_uses(g);
+  NEED(lm_segment_join_layers(g, like && lm_plan_is_current(like) ? like->g : NULL));
+  lm_segment_drop_removed(g);
+  NEED(lm_segment_plan(g));
+  keep_packed(g);
   *out = p;
   p = NULL;
   return LM_OK;
@@ -234,9 +202,11 @@ lm_status lm_plan_new(const lm_tape *tape, int noutputs, lm_tensor *const *outpu
 /* ---- running it */
 
 bool lm_plan_is_current(const lm_plan *p) {
-  for (int i = 0; i < p->nsources; i++) {
-    const lm_plan_source *s = &p->source[i];
-    if (s->t->storage != s->as_read->storage || s->t->data != s->as_read->data || lm_version(s->t) != s->version)
+  for (int i = 0; i < p->g->nvalues; i++) {
+    const lm_segment_value *v = &p->g->value[i];
+    const lm_segment_buffer *b = v->t && v->buffer >= 0 ? &p->g->buffer[v->buffer] : NULL;
+    if (b && (v->t->storage != b->storage || lm_version(v->t) != b->version ||
+              (v->t->numel > 0 && v->t->data - (char *)b->storage->data != v->place.at)))
       return false;
   }
   return true;
@@ -244,101 +214,56 @@ bool lm_plan_is_current(const lm_plan *p) {
 
 int lm_plan_ninputs(const lm_plan *p) { return p->ninputs; }
 int lm_plan_noutputs(const lm_plan *p) { return p->noutputs; }
-int lm_plan_nsteps(const lm_plan *p) { return p->nsteps; }
-const char *lm_plan_op_name(const lm_plan *p, int step) {
-  return p->step[step].is_removed ? NULL : lm_ops[p->step[step].op].name;
+const char *lm_plan_step_name(const lm_plan *p, int step, bool *joins) {
+  if (step >= p->g->nsteps) return NULL;
+  const lm_segment_step *s = &p->g->step[step];
+  *joins = s->joins;
+  return lm_ops[s->op < 0 ? lm_pointwise_op(s->kernel) : s->op].name;
 }
 
-bool lm_plan_is_chained(const lm_plan *p, int step) { return p->step[step].is_chained; }
-
-static void release_value(lm_plan_value *v) {
-  if (v->is_constant) return;
-  lm_release(v->t);
-  v->t = NULL;
-}
-
-typedef struct filling {
-  const lm_plan *p;
-  const int *in;
-} filling;
-
-static void fill_slot(void *ctx, lm_tensor **slot) {
-  filling *f = ctx;
-  const int index = *f->in++;
-  *slot = index < 0 ? NULL : f->p->value[index].t;
-}
-
-static bool is_as_recorded(const lm_plan_value *v, const lm_tensor *t) {
-  return t->dtype == v->dtype && t->ndim == v->ndim && memcmp(t->size, v->size, v->ndim * sizeof *v->size) == 0;
-}
-
-static lm_status run_step(lm_plan *p, int i) {
-  lm_plan_step *s = &p->step[i];
-  lm_tensor *out[LM_MAX_OUTS] = {NULL};
-  filling f = {p, s->in};
-  lm_each_tensor_slot(s->op, s->args, fill_slot, &f);
-  lm_autocast_set(s->cast);
-  NEED(s->in_place ? lm_call_inplace(s->op, s->args, out) : lm_call(s->op, s->args, out));
-  bool same = true;
-  for (int k = 0; k < LM_MAX_OUTS; k++) {
-    if (s->out[k] < 0) {
-      lm_release(out[k]);
-      continue;
-    }
-    lm_plan_value *v = &p->value[s->out[k]];
-    lm_release(v->t);
-    v->t = out[k];
-    same = same && out[k] && is_as_recorded(v, out[k]);
-  }
-  if (!same) return lm_fail(LM_E_STATE, "the shape of %s's result depends on values", lm_ops[s->op].name);
-  for (int k = 0; k < s->nin; k++)
-    if (s->in[k] >= 0 && p->value[s->in[k]].last_use == i && !p->value[s->in[k]].is_output)
-      release_value(&p->value[s->in[k]]);
-  for (int k = 0; k < s->nout; k++)
-    if (s->out[k] >= 0 && p->value[s->out[k]].last_use == i && !p->value[s->out[k]].is_output)
-      release_value(&p->value[s->out[k]]);
+/* Makes t the i-th input of a call. */
+static lm_status bind_input(lm_segment *g, int i, lm_tensor *t) {
+  const lm_segment_value *v = &g->value[g->instance[i].value];
+  const lm_place *p = &v->place;
+  lm_segment_buffer *b = &g->buffer[v->buffer];
+  bool has_strides = true;
+  if (t->dtype != p->dtype || t->ndim != p->ndim || memcmp(t->size, p->size, p->ndim * sizeof *p->size) != 0)
+    return lm_fail_shape("plan", lm_text("input %d", i + 1), lm_shape_text(p->ndim, p->size), lm_shape_of(t));
+  for (int d = 0; d < p->ndim; d++) has_strides = has_strides && (p->size[d] == 1 || t->stride[d] == p->stride[d]);
+  b->shift = t->numel == 0 ? 0 : t->data - (char *)t->storage->data - p->at;
+  if ((!has_strides && t->numel > 0) || (g->is_fixed && b->shift != 0))
+    return lm_fail(LM_E_STATE, "input %d has another layout than in the recording", i + 1);
+  lm_storage_retain(b->storage = t->storage);
   return LM_OK;
 }
 
-/* Runs the steps; a row of elementwise ones is deferred to its end. */
-static lm_status run_steps(lm_plan *p) {
-  lm_status status = LM_OK;
-  bool defers = false;
-  for (int i = 0; i < p->nsteps && status == LM_OK; i++) {
-    if (p->step[i].is_removed) continue;
-    if (defers && !p->step[i].is_chained) status = lm_chain_end(p->chain), defers = false;
-    if (status != LM_OK) break;
-    if (!defers && p->step[i].is_chained) lm_chain_begin(p->chain);
-    defers = p->step[i].is_chained;
-    status = run_step(p, i);
-  }
-  if (defers) {
-    const lm_status ended = lm_chain_end(p->chain);
-    if (status == LM_OK) status = ended;
-  }
-  return status == LM_OK ? lm_truncation_check() : status; /* a chain may have read a truncated file */
+static lm_tensor *of_call(int i, lm_tensor *const *inputs, lm_tensor *const *out) {
+  return i >= 0 ? inputs[i] : out[~(i + 1)];
+}
+
+static lm_status take_output(lm_plan *p, const lm_plan_output *o, lm_tensor *const *inputs, lm_tensor *const *out,
+                             lm_tensor **t) {
+  if (o->same != NONE) *t = lm_retain(of_call(o->same, inputs, out));
+  if (o->same != NONE) return LM_OK;
+  if (o->is_copied && o->constant)
+    return lm_op_run(LM_OP_clone, &(lm_clone_args){.x = o->constant, .memory_format = LM_PRESERVE}, t);
+  if (o->constant) *t = lm_retain(o->constant);
+  if (o->constant) return LM_OK;
+  NEED(lm_segment_header(p->g, o->value, false, t));
+  *t = lm_tensor_take(&p->g->value[o->value].t); /* each output has a header of its own */
+  return o->base == NONE ? LM_OK : lm_view_track(*t, of_call(o->base, inputs, out), NULL);
 }
 
 lm_status lm_plan_run(lm_plan *p, lm_tensor *const *inputs, lm_tensor **out) {
   const bool grad = lm_grad_enabled();
-  const lm_autocast cast = lm_autocast_get();
-  lm_status status = LM_OK;
-  for (int i = 0; i < p->ninputs; i++) {
-    if (!is_as_recorded(&p->value[i], inputs[i]))
-      return lm_fail_shape("plan", lm_text("input %d", i + 1), lm_shape_text(p->value[i].ndim, p->value[i].size),
-                           lm_shape_of(inputs[i]));
-  }
-  for (int i = 0; i < p->ninputs; i++) p->value[i].t = lm_retain(inputs[i]);
+  lm_status status = lm_leave();
+  for (int i = 0; i < p->noutputs; i++) out[i] = NULL;
+  for (int i = 0; i < p->ninputs && status == LM_OK; i++) status = bind_input(p->g, i, inputs[i]);
   lm_set_grad_enabled(false);
-  status = run_steps(p);
-  for (int i = 0; i < p->noutputs && status == LM_OK; i++) {
-    const lm_plan_value *v = &p->value[p->output[i]];
-    out[i] = v->is_copied ? NULL : lm_retain(v->t);
-    if (v->is_copied) status = lm_call(LM_OP_clone, &(lm_clone_args){.x = v->t, .memory_format = LM_PRESERVE}, &out[i]);
-    for (int k = 0; k < i && status != LM_OK; k++) lm_release(out[k]);
-  }
+  if (status == LM_OK) status = lm_segment_run(p->g);
+  for (int i = 0; i < p->noutputs && status == LM_OK; i++) status = take_output(p, &p->output[i], inputs, out, &out[i]);
+  for (int i = 0; i < p->noutputs && status != LM_OK; i++) lm_release(lm_tensor_take(&out[i]));
   lm_set_grad_enabled(grad);
-  lm_autocast_set(cast);
-  for (int i = 0; i < p->nvalues; i++) release_value(&p->value[i]);
+  lm_segment_reset(p->g);
   return status;
 }

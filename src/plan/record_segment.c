@@ -1,6 +1,8 @@
 /* Records segments: what a script calls as events, the ops that run beneath as steps. */
 #include <stdio.h>
 
+#include "autograd/gradient_rules.h"
+#include "autograd/gradients.h"
 #include "autograd/record_graph.h"
 #include "autograd/tape.h"
 #include "base/interned.h"
@@ -8,10 +10,10 @@
 #include "device/graph.h"
 #include "op/pointwise.h"
 #include "op/run.h"
-#include "op_entries.h"
 #include "plan/compiled.h"
+#include "plan/passes.h"
 
-enum { FEW = 4 }; /* steps below which a segment is not worth it */
+enum { FEW = 4, MOST = 1000000 }; /* steps below which a segment is not worth it; of a segment at most */
 
 static lm_compiled *of_recorder(lm_op_recorder *r) {
   return (lm_compiled *)((char *)r - offsetof(lm_compiled, recorder));
@@ -30,12 +32,14 @@ static void note_made(lm_tensor_watcher *w, const lm_storage *s) {
 
 static void note_freed(lm_tensor_watcher *w, const lm_storage *s) {
   lm_compiled *c = of_watcher(w);
+  if (c->outer) c->outer->freed(c->outer, s);
   if (lm_address_find(&c->buffer_of, s) != NONE) lm_address_set(&c->buffer_of, s, NONE);
 }
 
 static void note_dropped(lm_tensor_watcher *w, const lm_tensor *t) {
   lm_compiled *c = of_watcher(w);
   const int i = lm_address_find(&c->instance_of, t);
+  if (c->outer) c->outer->dropped(c->outer, t);
   for (int k = 0; k < c->nopen; k++)
     if (c->open[k].t == t) c->open[k].t = NULL;
   if (i == NONE) return;
@@ -43,9 +47,12 @@ static void note_dropped(lm_tensor_watcher *w, const lm_tensor *t) {
   lm_address_set(&c->instance_of, t, NONE);
 }
 
-static void note_read(lm_tensor_watcher *w) {
+static void note_read(lm_tensor_watcher *w, const lm_tensor *t) {
   lm_compiled *c = of_watcher(w);
-  if (lm_ops_recorded == &c->recorder) lm_segment_refuse(c->now, "an op reads values");
+  const int number = t->number ? lm_address_find(&c->number_of, t) : NONE;
+  const bool by_script = c->is_plan && lm_tape_current(); /* which the tape notes */
+  if (number != NONE) c->now->value[number].is_read = true;
+  if (!t->number && lm_ops_recorded == &c->recorder && !by_script) lm_segment_refuse(c->now, "an op reads values");
 }
 
 static bool note_instance(lm_compiled *c, int instance, lm_tensor *t) {
@@ -66,16 +73,39 @@ static lm_status add_buffer(lm_compiled *c, lm_buffer_origin origin, const lm_st
   return lm_address_set(&c->buffer_of, s, *out) ? LM_OK : LM_E_OOM;
 }
 
+/* Returns in *v the value of a number's header, which an op's gradient reads too. */
+static lm_status number_value(lm_compiled *c, lm_tensor *number, int *v) {
+  *v = lm_address_find(&c->number_of, number);
+  if (*v != NONE) return LM_OK;
+  NEED(lm_segment_add_number(c->now, number, v));
+  return lm_address_set(&c->number_of, number, *v) ? LM_OK : LM_E_OOM;
+}
+
+/* Returns the buffer of t. Inputs of a plan that share memory have one each, which their views are known to be of. */
+static int find_buffer(lm_compiled *c, const lm_tensor *t) {
+  const int instance = c->is_plan ? find_instance(c, t) : NONE;
+  if (instance != NONE) return c->now->value[c->now->instance[instance].value].buffer;
+  const int buffer = lm_address_find(&c->buffer_of, t->storage);
+  c->shares = c->shares || buffer == SHARED;
+  return buffer;
+}
+
 /* Returns in *v the value of a step's argument, or result. `writes`: the step writes all of it before it reads any. */
 static lm_status step_value(lm_compiled *c, lm_tensor *t, bool is_result, bool writes, int *v) {
+  lm_segment *g = c->now;
   *v = NONE;
   if (!t) return LM_OK;
-  if (t->number) return lm_segment_number(c->now, t, v);
-  int buffer = lm_address_find(&c->buffer_of, t->storage);
-  if (buffer < 0 && !is_result && !(buffer == UNKNOWN && writes))
-    lm_segment_refuse(c->now, "an op reads a tensor that the step neither made nor passed to an op");
-  if (buffer < 0) NEED(add_buffer(c, is_result ? LM_FROM_STEP : LM_UNWRITTEN, t->storage, &buffer));
-  return lm_segment_value_at(c->now, buffer, t, v);
+  if (t->number) return number_value(c, t, v);
+  int buffer = find_buffer(c, t);
+  const bool is_outside = buffer < 0 && !is_result && !(buffer == UNKNOWN && writes);
+  lm_buffer_origin origin = is_result ? LM_FROM_STEP : LM_UNWRITTEN;
+  if (is_outside && c->is_plan) origin = LM_CONSTANT;
+  if (is_outside && !c->is_plan)
+    lm_segment_refuse(g, "an op reads a tensor that the step neither made nor passed to an op");
+  if (buffer < 0) NEED(add_buffer(c, origin, t->storage, &buffer));
+  NEED(lm_segment_value_at(g, buffer, t, v));
+  if (g->buffer[buffer].origin == LM_CONSTANT) lm_segment_set_constant(g, *v, t);
+  return LM_OK;
 }
 
 typedef struct adding {
@@ -110,11 +140,41 @@ static lm_status add_step(lm_compiled *c, lm_segment_step s, int slots, lm_segme
   return LM_OK;
 }
 
+/* Refuses a step that a plan cannot repeat. Notes if its results depend on the inputs, and keeps those that may be
+ * constants. */
+static void note_plan_step(lm_compiled *c, const lm_segment_step *s, lm_tensor *const *out) {
+  lm_segment *g = c->now;
+  bool depends = false;
+  const char *line = lm_script_line();
+  if (s->op == LM_OP_as_strided) g->is_fixed = true;
+  if (s->op >= 0 && lm_call_is_random(s->op, s->args))
+    lm_segment_refuse(g, "%s draws random numbers%s%s", lm_ops[s->op].name, line ? " at " : "", line ? line : "");
+  for (int k = 0; k < s->nin; k++) {
+    lm_segment_buffer *b = lm_buffer_of(g, s->in[k]) >= 0 ? &g->buffer[lm_buffer_of(g, s->in[k])] : NULL;
+    const bool writes = b && lm_step_writes(s, k);
+    if (writes && (b->origin == LM_FROM_EVENT || b->origin == LM_CONSTANT))
+      lm_segment_refuse(g, "a step writes in place to %s",
+                        b->origin == LM_CONSTANT ? "a tensor that was made outside of the function" : "an input");
+    if (writes) b->depends = true; /* it is made again in each call */
+    depends = depends || (b && b->depends);
+  }
+  for (int k = 0; k < s->nout; k++) {
+    if (!out[k] || s->out[k] < 0) continue;
+    lm_segment_value *v = &g->value[s->out[k]];
+    lm_segment_buffer *b = &g->buffer[v->buffer];
+    b->depends = b->depends || depends;
+    if (!b->depends && !v->t) v->t = lm_retain(out[k]);
+    if (LM_DEVICE_KIND(out[k]->device) == LM_CPU) continue;
+    if (LM_DEVICE_KIND(g->device) == LM_CPU) g->device = out[k]->device;
+    g->is_exact = g->is_exact || g->device != out[k]->device; /* groups are on one GPU */
+  }
+}
+
 static lm_status record_step(lm_compiled *c, lm_op_id id, const void *args, lm_run_form form, lm_tensor *const *out) {
   const lm_op *op = &lm_ops[id];
   int slots = 0;
   lm_segment_step *s;
-  if (lm_step_shape_depends(id, args))
+  if (!c->is_plan && lm_step_shape_depends(id, args))
     lm_segment_refuse(c->now, "the shape of %s's result depends on values", op->name);
   lm_segment_step made = {.op = id, .form = form, .args = lm_args_copy(id, args)};
   if (made.args) lm_each_tensor_slot(id, made.args, count_slot, &slots);
@@ -127,12 +187,20 @@ static lm_status record_step(lm_compiled *c, lm_op_id id, const void *args, lm_r
   lm_each_tensor_slot(id, s->args, add_slot, &a);
   NEED(a.status);
   s->nout = form == LM_RUN_IN_PLACE || op->kind == LM_WRITE ? 1 : form == LM_RUN_ALL ? op->outs + op->aux : op->outs;
-  for (int k = 0; k < s->nout; k++) NEED(step_value(c, out[k], true, false, &s->out[k]));
+  const lm_tensor *x = op->ntensor > 0 ? LM_ARG_TENSOR(args, op->tensor[0]) : NULL;
+  const int input = c->is_plan && x ? find_instance(c, x) : NONE;
+  for (int k = 0; k < s->nout; k++) {
+    const bool is_view = input != NONE && out[k] && out[k]->storage == x->storage && find_instance(c, out[k]) == NONE;
+    if (is_view && !note_instance(c, input, out[k])) return LM_E_OOM;
+    NEED(step_value(c, out[k], true, false, &s->out[k]));
+  }
+  if (c->is_plan) note_plan_step(c, s, out);
   return LM_OK;
 }
 
 static void on_op(lm_op_recorder *r, lm_op_id id, const void *args, lm_run_form form, lm_tensor *const *out) {
   lm_compiled *c = of_recorder(r);
+  if (c->now->nsteps == MOST) lm_segment_refuse(c->now, "it calls more than %d ops", MOST);
   if (!c->now->runs_as_is && record_step(c, id, args, form, out) != LM_OK) lm_segment_refuse(c->now, "out of memory");
 }
 
@@ -149,7 +217,9 @@ static lm_status record_pointwise(lm_compiled *c, int kernel, int nin, lm_tensor
   }
   for (int k = 0; k < nin; k++) NEED(step_value(c, in[k], false, false, &s->in[k]));
   s->nout = 1;
-  return step_value(c, out, true, false, &s->out[0]);
+  NEED(step_value(c, out, true, false, &s->out[0]));
+  if (c->is_plan) note_plan_step(c, s, &out);
+  return LM_OK;
 }
 
 static void on_pointwise(lm_op_recorder *r, int kernel, int nin, lm_tensor *const *in, const double *numbers,
@@ -159,8 +229,32 @@ static void on_pointwise(lm_op_recorder *r, int kernel, int nin, lm_tensor *cons
     lm_segment_refuse(c->now, "out of memory");
 }
 
+static lm_status record_delivery(lm_compiled *c, int instance, lm_tensor *grad) {
+  lm_segment *g = c->now;
+  lm_segment_leaf leaf = {.instance = instance, .before = NONE, .after = NONE};
+  if (grad) NEED(step_value(c, grad, false, false, &leaf.after));
+  if (!LM_APPEND(g->leaf, g->nleaves, g->leaf_capacity, leaf)) return LM_E_OOM;
+  if (!grad || lm_gradient_take(grad)) return LM_OK;
+  if (!LM_APPEND(c->delivered, c->ndelivered, c->delivered_capacity, grad)) return LM_E_OOM;
+  lm_retain(grad);
+  return LM_OK;
+}
+
+static bool on_leaf(lm_op_recorder *r, const lm_node *leaf, lm_tensor *grad) {
+  lm_compiled *c = of_recorder(r);
+  if (!c->delivers) return false;
+  for (int i = 0; i < c->nnoted && !c->now->runs_as_is; i++) {
+    const lm_tensor *t = c->noted[i].t;
+    if (!t || !t->grad || t->grad->node != leaf) continue;
+    if (record_delivery(c, c->noted[i].instance, grad) != LM_OK) lm_segment_refuse(c->now, "out of memory");
+    return true;
+  }
+  lm_segment_refuse(c->now, "a gradient is of a leaf that no op was passed");
+  return true;
+}
+
 void lm_compiled_set_recorder(lm_compiled *c) {
-  c->recorder = (lm_op_recorder){on_op, on_pointwise};
+  c->recorder = (lm_op_recorder){on_op, on_pointwise, on_leaf};
   c->watcher = (lm_tensor_watcher){note_made, note_freed, note_dropped, note_read};
 }
 
@@ -189,10 +283,11 @@ static lm_segment_event event_here(lm_compiled *c, lm_op_id id, bool in_place) {
   return e;
 }
 
-const char *lm_compiled_refuses(const lm_tensor *t) {
+const char *lm_compiled_refuses(const lm_tensor *t, bool any_history) {
   if (lm_has_source(t) || lm_is_placeholder(t)) return "a parameter is gathered when it is needed";
-  if (lm_requires_grad(t) && !lm_is_plain_leaf(t))
-    return lm_is_leaf(t) ? "a parameter has hooks, or a buffer for its gradient" : "a tensor has a history already";
+  if (any_history) return NULL;
+  if (lm_requires_grad(t) && !lm_is_leaf(t))
+    return "an argument has a history from outside of the segment, as after a hook";
   const lm_tensor *base = lm_view_base(t);
   return base && lm_requires_grad(base) ? "a tensor is a view of one that requires grad" : NULL;
 }
@@ -208,22 +303,31 @@ static void note_device(lm_segment *g, const lm_tensor *t) {
 }
 
 /* Returns in *out the instance of a header, added as one from outside if it is new. */
-static lm_status need_instance(lm_compiled *c, lm_tensor *t, int *out) {
+static lm_status need_instance(lm_compiled *c, const lm_segment_event *e, lm_tensor *t, int *out) {
   lm_segment *g = c->now;
+  const bool reads_only = !e->is_backward && lm_rule_table[e->op].none;
+  const char *name = e->is_backward ? "backward" : lm_ops[e->op].name;
   int buffer = lm_address_find(&c->buffer_of, t->storage), v;
   *out = find_instance(c, t);
   if (*out != NONE) {
     const lm_segment_value *known = &g->value[g->instance[*out].value];
+    const char *reason = g->instance[*out].any_history && !reads_only ? lm_compiled_refuses(t, false) : NULL;
+    if (reason) lm_segment_refuse(g, "%s: %s", name, reason);
     if (known->buffer != buffer || !lm_place_is(&known->place, 0, t)) lm_segment_refuse(g, "a tensor got other memory");
     return LM_OK;
   }
-  const char *reason = lm_compiled_refuses(t);
+  const bool any_history = reads_only && lm_compiled_refuses(t, false);
+  const char *reason = lm_compiled_refuses(t, any_history);
   note_device(g, t);
   if (!reason && buffer >= 0 && g->buffer[buffer].origin != LM_FROM_EVENT) reason = "a tensor has memory of another";
-  if (reason) lm_segment_refuse(g, "%s", reason);
+  if (reason) lm_segment_refuse(g, "%s: %s", name, reason);
   if (buffer < 0) NEED(add_buffer(c, LM_FROM_EVENT, t->storage, &buffer));
   NEED(lm_segment_value_at(g, buffer, t, &v));
-  const lm_segment_instance n = {.value = v, .is_outside = true, .is_leaf = lm_requires_grad(t), .base = NONE};
+  const lm_segment_instance n = {.value = v,
+                                 .is_outside = true,
+                                 .is_leaf = lm_requires_grad(t) && !any_history,
+                                 .any_history = any_history,
+                                 .base = NONE};
   if (!LM_APPEND(g->instance, g->ninstances, g->instance_capacity, n)) return LM_E_OOM;
   *out = g->ninstances - 1;
   return note_instance(c, *out, t) ? LM_OK : LM_E_OOM;
@@ -235,18 +339,18 @@ typedef struct gathered {
   lm_status status;
 } gathered;
 
-static lm_status event_input(lm_compiled *c, lm_tensor *t, int *out) {
+static lm_status event_input(lm_compiled *c, const lm_segment_event *e, lm_tensor *t, int *out) {
   int v;
   *out = NONE;
   if (!t) return LM_OK;
-  if (!t->number) return need_instance(c, t, out);
-  NEED(lm_segment_number(c->now, t, &v));
+  if (!t->number) return need_instance(c, e, t, out);
+  NEED(number_value(c, t, &v));
   *out = ~v - 1; /* below NONE */
   return LM_OK;
 }
 static void add_input(void *ctx, lm_tensor **slot) {
   gathered *a = ctx;
-  if (a->status == LM_OK) a->status = event_input(a->c, *slot, &a->e->in[a->e->nin]);
+  if (a->status == LM_OK) a->status = event_input(a->c, a->e, *slot, &a->e->in[a->e->nin]);
   a->e->nin++;
 }
 
@@ -268,7 +372,7 @@ static lm_status add_result(lm_compiled *c, lm_segment_event *e, int k, lm_tenso
   int v;
   note_device(g, t);
   NEED(lm_segment_value_at(g, buffer, t, &v));
-  lm_segment_instance n = {.value = v, .is_freed = lm_requires_grad(t), .maker = e->op, .base = NONE};
+  lm_segment_instance n = {.value = v, .is_freed = lm_requires_grad(t), .maker = lm_ops[e->op].name, .base = NONE};
   if (lm_view_base(t) && e->nin > 0 && e->in[0] >= 0) {
     n.base = e->in[0];
     n.without_grad = t->grad->without_grad;
@@ -300,6 +404,16 @@ void lm_header_become(lm_tensor *p, lm_tensor **o) {
   *o = lm_retain(p);
 }
 
+/* Notes which numbers a call may have where this one has its own. */
+static void note_numbers(const lm_segment *g, lm_segment_event *e) {
+  const lm_op *op = &lm_ops[e->op];
+  if (op->kind != LM_POINTWISE || LM_DEVICE_KIND(g->device) != LM_CPU) return;
+  for (int k = 0; k < e->nin; k++)
+    e->is_real = e->is_real || (e->in[k] >= 0 && lm_dtype_is_float(g->value[g->instance[e->in[k]].value].place.dtype));
+  const lm_segment_step *s = g->nsteps == e->nsteps + 1 ? &g->step[e->nsteps] : NULL;
+  if (e->is_real && e->no_grad && !op->has_precheck && s && s->op == e->op) e->step_args = s->args;
+}
+
 lm_status lm_compiled_record_call(lm_compiled *c, lm_op_id id, const void *args, bool in_place, lm_tensor **into,
                                   lm_tensor **out) {
   lm_segment *g = c->now;
@@ -320,6 +434,7 @@ lm_status lm_compiled_record_call(lm_compiled *c, lm_op_id id, const void *args,
   lm_ops_recorded = NULL;
   if (status != LM_OK) lm_segment_refuse(g, "%s failed", op->name);
   for (int i = e.nsteps; i < g->nsteps; i++) e.may_fail = e.may_fail || lm_step_may_fail(g, &g->step[i]);
+  note_numbers(g, &e);
   e.nout = status != LM_OK ? 0 : in_place || op->kind == LM_WRITE ? 1 : op->outs;
   for (int k = 0; k < e.nout; k++) {
     if (into && into[k] && out[k]) lm_header_become(into[k], &out[k]);
@@ -349,8 +464,12 @@ static lm_status add_leaves(lm_compiled *c, lm_segment_event *e) {
   e->first_leaf = g->nleaves;
   for (int i = 0; i < c->nnoted; i++) {
     const lm_noted *n = &c->noted[i];
+    e->delivers = e->delivers || (n->t && g->instance[n->instance].is_leaf && !lm_is_plain_leaf(n->t));
+  }
+  for (int i = 0; i < c->nnoted && !e->delivers; i++) {
+    const lm_noted *n = &c->noted[i];
     if (!n->t || !g->instance[n->instance].is_leaf) continue;
-    lm_segment_leaf leaf = {n->instance, NONE, NONE};
+    lm_segment_leaf leaf = {.instance = n->instance, .before = NONE, .after = NONE};
     NEED(grad_value(c, n->t, &leaf.before));
     if (!LM_APPEND(g->leaf, g->nleaves, g->leaf_capacity, leaf)) return LM_E_OOM;
     e->nleaves++;
@@ -358,8 +477,11 @@ static lm_status add_leaves(lm_compiled *c, lm_segment_event *e) {
   return LM_OK;
 }
 
-static lm_status set_leaves(lm_compiled *c, const lm_segment_event *e) {
+static lm_status set_leaves(lm_compiled *c, lm_segment_event *e) {
   lm_segment *g = c->now;
+  while (c->ndelivered > 0) lm_release(c->delivered[--c->ndelivered]);
+  if (e->delivers) e->nleaves = g->nleaves - e->first_leaf;
+  if (e->delivers) return LM_OK;
   for (int i = 0; i < c->nnoted; i++) {
     const lm_noted *n = &c->noted[i];
     for (int k = e->first_leaf; n->t && k < e->first_leaf + e->nleaves; k++)
@@ -390,31 +512,41 @@ lm_status lm_compiled_record_backward(lm_compiled *c, const lm_backward_args *a)
   lm_status noting = e.in ? LM_OK : LM_E_OOM;
   for (int i = 0; i < 2 * a->nroots && noting == LM_OK; i++) {
     lm_tensor *t = i < a->nroots ? a->roots[i] : a->grads ? a->grads[i - a->nroots] : NULL;
-    noting = event_input(c, t, &e.in[e.nin++]);
+    noting = event_input(c, &e, t, &e.in[e.nin++]);
   }
   if (noting == LM_OK) noting = add_leaves(c, &e);
   if (noting != LM_OK) lm_segment_refuse(g, "out of memory");
   lm_ops_recorded = g->runs_as_is ? NULL : &c->recorder;
+  c->delivers = e.delivers;
   lm_status status = lm_compiled_backward_plain(c, a);
   lm_ops_recorded = NULL;
   if (status != LM_OK) lm_segment_refuse(g, "backward failed");
-  if (!g->runs_as_is && set_leaves(c, &e) != LM_OK) lm_segment_refuse(g, "out of memory");
-  if (e.in && LM_APPEND(g->event, g->nevents, g->event_capacity, e)) return status;
-  lm_segment_refuse(g, "out of memory");
-  lm_free(e.in);
+  if (set_leaves(c, &e) != LM_OK) lm_segment_refuse(g, "out of memory");
+  const bool is_added = e.in && LM_APPEND(g->event, g->nevents, g->event_capacity, e);
+  if (!is_added) lm_segment_refuse(g, "out of memory");
+  if (!is_added) lm_free(e.in);
+  if (e.delivers) lm_compiled_finish_recording(c); /* hooks run when backward is called */
   return status;
 }
 
-bool lm_compiled_record(lm_compiled *c) {
-  const bool records = c->credit >= 1 && !lm_graph_capturing(); /* the collector, which may follow, breaks captures */
-  lm_segment *g = records ? lm_calloc(1, sizeof *g) : NULL;
-  c->now = g;
-  c->mode = g ? RECORDING : AS_IS;
+static bool new_segment(lm_compiled *c) {
+  lm_segment *g = c->now = lm_calloc(1, sizeof *g);
   if (!g) return false;
+  c->mode = RECORDING;
   g->patience = 2;
   g->is_exact = c->is_exact;
   g->device = LM_DEVICE(LM_CPU, 0);
   g->graph_device = LM_NO_DEVICE;
+  return true;
+}
+
+bool lm_compiled_record(lm_compiled *c) {
+  const bool records = c->credit >= 1 && !lm_graph_capturing(); /* the collector, which may follow, breaks captures */
+  if (!records || !new_segment(c)) {
+    c->now = NULL;
+    c->mode = AS_IS;
+    return false;
+  }
   c->credit--;
   c->recordings++;
   lm_tensors_watched = &c->watcher;
@@ -454,13 +586,14 @@ static void describe_results(lm_compiled *c) {
     if (!n->t && !instance->is_outside && instance->is_freed && used == 0) lm_segment_refuse(g, LM_GRAPH_DROPPED);
     if (!n->t) continue;
     if (instance->is_outside) {
-      if (lm_requires_grad(n->t) != instance->is_leaf) lm_segment_refuse(g, "a tensor from outside got a history");
+      if (!instance->any_history && lm_requires_grad(n->t) != instance->is_leaf)
+        lm_segment_refuse(g, "a tensor from outside got a history");
       continue;
     }
     instance->is_freed = lm_requires_grad(n->t);
     if (!instance->is_freed) continue;
     const lm_open_result open = {g, n->t};
-    const bool is_freed = lm_has_freed_history(n->t, &instance->maker) && n->instance < used;
+    const bool is_freed = lm_has_freed_history(n->t, &instance->maker, &instance->freed) && n->instance < used;
     if (!is_freed && !LM_APPEND(c->open, c->nopen, c->open_capacity, open)) lm_segment_refuse(g, "out of memory");
   }
 }
@@ -476,10 +609,11 @@ static bool draws_from_own(const lm_segment_step *s) {
 
 /* Returns true if a result that is noted leads to a graph that backward has not freed. */
 static bool has_open_graph(const lm_compiled *c) {
-  lm_op_id op;
+  const char *name, *freed;
   for (int i = 0; i < c->nnoted; i++) {
     const lm_noted *n = &c->noted[i];
-    if (n->t && !c->now->instance[n->instance].is_outside && lm_requires_grad(n->t) && !lm_has_freed_history(n->t, &op))
+    if (n->t && !c->now->instance[n->instance].is_outside && lm_requires_grad(n->t) &&
+        !lm_has_freed_history(n->t, &name, &freed))
       return true;
   }
   return false;
@@ -518,7 +652,8 @@ static void forget_recording(lm_compiled *c) {
   c->nnoted = 0;
   lm_free(c->instance_of.entry);
   lm_free(c->buffer_of.entry);
-  c->instance_of = c->buffer_of = (lm_address_map){0};
+  lm_free(c->number_of.entry);
+  c->instance_of = c->buffer_of = c->number_of = (lm_address_map){0};
 }
 
 void lm_compiled_finish_recording(lm_compiled *c) {
@@ -529,7 +664,43 @@ void lm_compiled_finish_recording(lm_compiled *c) {
   if (!g->runs_as_is && c->explains) lm_segment_write(g, false, &g->recorded);
   if (!g->runs_as_is && lm_segment_plan(g) != LM_OK) lm_segment_refuse(g, "out of memory");
   note_reason(c, g);
+  c->made += !g->runs_as_is;
   g->next = c->segments;
   c->segments = g;
   forget_recording(c);
+}
+
+/* ---- recording: plans */
+
+lm_status lm_compiled_record_plan(lm_compiled *c, int n, lm_tensor *const *inputs) {
+  if (!new_segment(c)) return LM_E_OOM;
+  c->is_plan = true;
+  for (int i = 0, buffer; i < n; i++) {
+    lm_segment_instance instance = {.is_outside = true, .base = NONE};
+    const bool is_shared = lm_address_find(&c->buffer_of, inputs[i]->storage) != NONE;
+    NEED(add_buffer(c, LM_FROM_EVENT, inputs[i]->storage, &buffer));
+    if (is_shared) lm_address_set(&c->buffer_of, inputs[i]->storage, SHARED);
+    c->now->buffer[buffer].depends = true;
+    NEED(lm_segment_value_at(c->now, buffer, inputs[i], &instance.value));
+    if (!LM_APPEND(c->now->instance, c->now->ninstances, c->now->instance_capacity, instance) ||
+        !note_instance(c, i, inputs[i]))
+      return LM_E_OOM;
+  }
+  return LM_OK;
+}
+
+void lm_compiled_watch_ops(lm_compiled *c, bool watches) {
+  if (watches) c->outer = lm_tensors_watched, c->outer_ops = lm_ops_recorded;
+  lm_tensors_watched = watches ? &c->watcher : c->outer;
+  lm_ops_recorded = watches ? &c->recorder : c->outer_ops;
+  atomic_fetch_add(&lm_compiled_calls, watches ? 1 : -1);
+}
+
+lm_status lm_compiled_plan_value(lm_compiled *c, lm_tensor *t, int *v) { return step_value(c, t, false, false, v); }
+
+lm_segment *lm_compiled_take_plan(lm_compiled *c) {
+  lm_segment *g = c->now;
+  c->now = NULL;
+  c->mode = AT_START;
+  return g;
 }

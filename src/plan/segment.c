@@ -6,6 +6,7 @@
 #include "base/mem.h"
 #include "plan/follow.h"
 #include "plan/group.h"
+#include "tensor/prepack.h"
 
 void lm_segment_refuse(lm_segment *g, const char *format, ...) {
   g->runs_as_is = true;
@@ -25,6 +26,7 @@ void lm_segment_drop_buffer(lm_segment *g, lm_segment_buffer *b) {
 
 void lm_segment_reset(lm_segment *g) {
   for (int b = 0; b < g->nbuffers; b++) {
+    if (g->buffer[b].origin == LM_CONSTANT) continue;
     lm_segment_drop_buffer(g, &g->buffer[b]);
     g->buffer[b].was_made = false;
     g->buffer[b].shift = 0;
@@ -59,6 +61,10 @@ void lm_group_form_free(lm_group_form *form) {
 void lm_segment_free(lm_segment *g) {
   if (!g) return;
   lm_segment_reset(g);
+  for (int b = 0; b < g->nbuffers; b++) { /* constants are left */
+    if (g->buffer[b].is_packed) lm_prepack_drop(g->buffer[b].storage);
+    lm_segment_drop_buffer(g, &g->buffer[b]);
+  }
   for (int i = 0; i < g->nvalues; i++) lm_release(g->value[i].number);
   for (int i = 0; i < g->nsteps; i++) free_step(&g->step[i]);
   for (int i = 0; i < g->nevents; i++) {
@@ -76,6 +82,8 @@ void lm_segment_free(lm_segment *g) {
   lm_free(g->undo);
   lm_free(g->sum);
   lm_free(g->part);
+  lm_free(g->delivery);
+  lm_free(g->fold);
   lm_free(g->reached);
   lm_bytes_free(&g->recorded);
   lm_free(g->chain);
@@ -146,12 +154,6 @@ bool lm_place_is(const lm_place *p, int64_t shift, const lm_tensor *t) {
          memcmp(p->stride, t->stride, p->ndim * sizeof *p->stride) == 0;
 }
 
-lm_status lm_segment_value_at(lm_segment *g, int buffer, const lm_tensor *t, int *out) {
-  lm_place place;
-  describe_place(t, &place);
-  return lm_segment_place(g, buffer, &place, out);
-}
-
 lm_status lm_segment_place(lm_segment *g, int buffer, const lm_place *place, int *out) {
   for (int v = g->buffer[buffer].first; v >= 0; v = g->value[v].next) {
     *out = v;
@@ -171,7 +173,21 @@ lm_status lm_segment_reshape(lm_segment *g, int v, int ndim, const int64_t *size
   return lm_segment_place(g, g->value[v].buffer, &p, out);
 }
 
-lm_status lm_segment_number(lm_segment *g, lm_tensor *number, int *out) {
+lm_status lm_segment_value_at(lm_segment *g, int buffer, const lm_tensor *t, int *out) {
+  lm_place place;
+  describe_place(t, &place);
+  return lm_segment_place(g, buffer, &place, out);
+}
+
+void lm_segment_set_constant(lm_segment *g, int v, lm_tensor *t) {
+  lm_segment_buffer *b = &g->buffer[g->value[v].buffer];
+  if (!g->value[v].t) g->value[v].t = lm_retain(t);
+  if (b->storage) return;
+  lm_storage_retain(b->storage = t->storage);
+  b->version = lm_version(t);
+}
+
+lm_status lm_segment_add_number(lm_segment *g, lm_tensor *number, int *out) {
   const lm_segment_value value = {.number = number, .buffer = -1, .next = -1};
   if (!LM_APPEND(g->value, g->nvalues, g->value_capacity, value)) return LM_E_OOM;
   lm_retain(number);
@@ -223,13 +239,13 @@ static bool arg_is_equal(const lm_arg *a, const void *p, const void *q) {
   }
 }
 
-bool lm_args_equal(lm_op_id id, const void *a, const void *b) {
+int lm_args_difference(lm_op_id id, const void *a, const void *b, int from) {
   const lm_op *op = &lm_ops[id];
-  for (int i = 0; i < op->nargs; i++) {
+  for (int i = from; i < op->nargs; i++) {
     const size_t offset = op->arg[i].offset;
-    if (!arg_is_equal(&op->arg[i], (const char *)a + offset, (const char *)b + offset)) return false;
+    if (!arg_is_equal(&op->arg[i], (const char *)a + offset, (const char *)b + offset)) return i;
   }
-  return true;
+  return -1;
 }
 
 bool lm_numbers_equal(const lm_tensor *a, const lm_tensor *b) {
@@ -260,7 +276,18 @@ void lm_segment_remove_step(lm_segment *g, int step) {
   for (int i = 0; i < g->nevents; i++) g->event[i].nsteps -= g->event[i].nsteps > step;
 }
 
-lm_tensor *lm_segment_number_of(const lm_segment *g, int in) { return g->value[~(in + 1)].number; }
+void lm_segment_drop_removed(lm_segment *g) {
+  int n = 0;
+  for (int i = 0; i < g->nsteps; i++) {
+    if (g->step[i].is_removed)
+      free_step(&g->step[i]);
+    else
+      g->step[n++] = g->step[i];
+  }
+  g->nsteps = n;
+}
+
+lm_segment_value *lm_segment_number(const lm_segment *g, int in) { return &g->value[~(in + 1)]; }
 
 bool lm_segment_has_backward(const lm_segment *g, int n) {
   for (int i = 0; i < n; i++)
@@ -286,8 +313,8 @@ int lm_segment_part_end(const lm_segment *g, int begin) {
   int end = g->nsteps;
   for (int i = 0; i < g->nevents; i++) {
     const lm_segment_event *e = &g->event[i];
-    const int at = e->is_pause ? e->nsteps : lm_segment_steps_after(g, i);
-    if ((e->is_pause || e->may_fail) && at > begin && at < end) end = at;
+    const int at = e->is_pause || e->delivers ? e->nsteps : lm_segment_steps_after(g, i);
+    if ((e->is_pause || e->delivers || e->may_fail) && at > begin && at < end) end = at;
   }
   return end;
 }

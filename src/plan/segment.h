@@ -3,15 +3,15 @@
  * calls that are the same events run the steps, once the values are needed.
  *
  * A value is a place in a buffer, which is one storage's memory. Buffers come from outside (an event's argument, a
- * leaf's .grad) or are made by steps. An instance is a header that the script sees: an argument from outside, or a
- * result. */
+ * leaf's .grad), are made by steps, or are constants: of a plan, memory that each call reads as it is. An instance is a
+ * header that the script sees: an argument from outside, or a result. */
 #pragma once
 
-#include "autograd/follow.h"
 #include "base/address_map.h"
 #include "base/bytes.h"
 #include "op/elementwise_chain.h"
 #include "op/op_recorder.h"
+#include "plan/follow.h"
 #include "tensor/generator.h"
 
 typedef struct lm_place {
@@ -23,27 +23,31 @@ typedef struct lm_place {
 } lm_place;
 
 typedef struct lm_segment_value {
-  lm_tensor *number; /* a Lua number, retained; else NULL */
+  lm_tensor *number; /* a Lua number, of the latest call, retained; else NULL */
+  bool is_read;      /* true for a number that decides which steps there are, or whether one fails */
   int buffer, next;  /* next: of the buffer's values; -1: none */
   lm_place place;
-  lm_tensor *t; /* while the steps run */
+  lm_tensor *t; /* while the steps run; of a constant's value, kept */
 } lm_segment_value;
 
-typedef enum lm_buffer_origin { LM_FROM_EVENT, LM_FROM_GRAD, LM_FROM_STEP, LM_UNWRITTEN } lm_buffer_origin;
+typedef enum lm_buffer_origin { LM_FROM_EVENT, LM_FROM_GRAD, LM_FROM_STEP, LM_UNWRITTEN, LM_CONSTANT } lm_buffer_origin;
 
 typedef struct lm_segment_buffer {
   lm_buffer_origin origin;
   int first;    /* its last added value */
+  int made;     /* index of the first step that makes it; -1: none */
   int last_use; /* index of the last step that reads it */
   bool is_kept; /* true if its values are needed after the steps */
   size_t bytes;
   lm_device device;
   lm_storage *storage, *pending; /* while a call runs, retained; pending: of results without values */
   int64_t shift;                 /* bytes from what was recorded to the call, as to the next batch */
-  uint32_t version;              /* version of memory from outside at a pause */
+  uint32_t version;              /* version of memory from outside at a pause, of a constant when it was recorded */
   bool was_made;                 /* true if a step of this call has made it */
   bool is_written;               /* true if a step writes to it in place */
-  bool is_gradient;              /* true if it becomes a leaf's .grad */
+  bool is_result;                /* true if it becomes a leaf's .grad, or is a result of a plan */
+  bool depends;                  /* true if calls of a plan may differ in it */
+  bool is_packed;                /* true for a constant of which kernels keep what they pack */
   bool is_taken;                 /* true if a step's result takes its memory */
   bool has_parts;                /* true while it is to become sums of partial sums */
   uint32_t writes_replaced;      /* number of steps that wrote to it in place and now make it, for its version */
@@ -53,13 +57,15 @@ typedef struct lm_segment_instance {
   int value;
   bool is_outside;  /* true for an argument from outside */
   bool is_leaf;     /* true if it requires grad */
+  bool any_history; /* true for an argument that only ops without a gradient read: it may have a history or none */
+  bool is_result;   /* true for a plan's */
   bool is_kept;     /* while a call runs: somebody holds it, so that it gets its values */
   bool has_history; /* while a call runs: true if it has a history by now */
-  bool is_freed;    /* true if it has a history, which backward has freed; `maker` ends it */
-  lm_op_id maker;
-  bool without_grad; /* true for a view that was made within no_grad */
-  int base;          /* instance that it is a view of; -1: none */
-  lm_tensor *t;      /* while a call runs; retained unless it is recorded */
+  bool is_freed;    /* true if it has a history, which backward has freed: */
+  const char *maker, *freed; /* names of the op that made it, and of that whose saved tensors backward needs first */
+  bool without_grad;         /* true for a view that was made within no_grad */
+  int base;                  /* instance that it is a view of; -1: none */
+  lm_tensor *t;              /* while a call runs; retained unless it is recorded */
 } lm_segment_instance;
 
 typedef struct lm_segment_step {
@@ -69,8 +75,10 @@ typedef struct lm_segment_step {
   bool widens;     /* lm_halves_widen while it ran */
   bool is_chained; /* true for a step of a row, whose steps are computed together */
   bool joins;      /* true if that before it is in its row */
+  bool is_removed; /* true until lm_segment_drop_removed */
   int overwrites;  /* value whose memory the result takes, unless somebody holds it; -1: none */
   int group;       /* number of its group from 1; 0: none */
+  int leaf;        /* number from 1 of the leaf whose memory for gradients its result may take; 0: none */
   int nin, nout;
   void *args; /* the op's struct, or an array of numbers */
   int *in;    /* indices of values; -1: NULL */
@@ -79,13 +87,17 @@ typedef struct lm_segment_step {
 
 typedef struct lm_segment_leaf { /* a leaf whose .grad a backward pass sets or adds to; values, -1: nil */
   int instance, before, after;
+  int at;       /* step after which the gradient, which is `after`, is delivered */
+  bool is_last; /* true if nothing reads a delivered gradient later */
 } lm_segment_leaf;
 
 typedef struct lm_segment_event {
   bool is_backward, in_place, retains; /* retains: of backward, retain_graph */
   bool is_pause;                       /* true for no call: values are needed, before backward has used the graph */
   bool may_fail;                       /* true if values may make it fail, so that its steps run at once */
-  int nsteps;                          /* number of steps before it */
+  bool is_real;                        /* true if floating tensors make an integer do as another number would */
+  bool delivers; /* true for backward with hooks of leaves, which get the gradients; it ends the segment and runs */
+  int nsteps;    /* number of steps before it */
   lm_op_id op;
   bool no_grad;
   lm_autocast cast;
@@ -93,6 +105,7 @@ typedef struct lm_segment_event {
   lm_dtype default_dtype;
   lm_device default_device;
   void *args;
+  void *step_args; /* the struct of the elementwise step that alone reads its numbers, or NULL */
   int nin, nout;
   int *in;               /* instances; -1: NULL; below: ~index of a value that is a number. Of backward: roots, grads */
   int out[LM_MAX_OUTS];  /* instances; -1: NULL */
@@ -100,6 +113,12 @@ typedef struct lm_segment_event {
   int same[LM_MAX_OUTS]; /* index in `in` of the argument that the result is; -1: another header */
   int first_leaf, nleaves;
 } lm_segment_event;
+
+typedef struct lm_segment_fold { /* a batch norm that was folded into a weight; the tensors are constants */
+  lm_tensor *from[6];            /* weight, bias, running_mean, running_var, weight and bias of the norm, or NULL */
+  double eps;
+  lm_tensor *folded[2]; /* weight, bias */
+} lm_segment_fold;
 
 typedef struct lm_segment_undo { /* a copy of a value from outside, before a step wrote to it */
   int value;
@@ -136,6 +155,12 @@ typedef struct lm_segment {
   lm_segment_part *part; /* while a call runs: what has run so far */
   int nparts;
   size_t part_capacity;
+  struct lm_pass *pass; /* while a call delivers gradients */
+  int *delivery;        /* indices of the leaves whose gradients are delivered, in their order */
+  int ndeliveries, delivered;
+  lm_segment_fold *fold;
+  int nfolds;
+  size_t fold_capacity;
   uint64_t *reached; /* for each instance: bits of the leaves that its history leads to */
   int words;         /* numbers for an instance in `reached` */
   lm_chain *chain;
@@ -173,13 +198,17 @@ bool lm_place_is_contiguous(const lm_place *p);
 int64_t lm_place_numel(const lm_place *p);
 /* Returns in *out the value of a buffer at t's place, added if it is new. */
 lm_status lm_segment_value_at(lm_segment *g, int buffer, const lm_tensor *t, int *out);
+/* Returns in *out the value of a buffer at a place, added if it is new. */
 lm_status lm_segment_place(lm_segment *g, int buffer, const lm_place *place, int *out);
 /* Returns in *out a contiguous value in another shape. */
 lm_status lm_segment_reshape(lm_segment *g, int v, int ndim, const int64_t *size, int *out);
-lm_status lm_segment_number(lm_segment *g, lm_tensor *number, int *out);
+/* Makes t, retained, the header of a constant's value, unless it has one. */
+void lm_segment_set_constant(lm_segment *g, int v, lm_tensor *t);
+lm_status lm_segment_add_number(lm_segment *g, lm_tensor *number, int *out);
 lm_status lm_segment_new_buffer(lm_segment *g, lm_buffer_origin origin, const lm_storage *s, int *out);
-/* Returns true if two argument structs of an op have equal arguments, tensors aside. */
-bool lm_args_equal(lm_op_id op, const void *a, const void *b);
+/* Returns the index of the first argument, tensors aside, from `from` on that differs in two structs of an op, or -1.
+ */
+int lm_args_difference(lm_op_id op, const void *a, const void *b, int from);
 bool lm_numbers_equal(const lm_tensor *a, const lm_tensor *b);
 
 /* Makes step i another op before the segment has run. args: copied, tensors aside; in, out: values. */
@@ -187,8 +216,10 @@ lm_status lm_segment_replace_step(lm_segment *g, int i, lm_op_id op, const void 
                                   const int *out);
 /* Removes a step before the segment has run. */
 void lm_segment_remove_step(lm_segment *g, int step);
-/* Returns the number that an event's input is, which is no instance. */
-lm_tensor *lm_segment_number_of(const lm_segment *g, int in);
+/* Drops the steps that are marked as removed, of a segment without events. */
+void lm_segment_drop_removed(lm_segment *g);
+/* Returns the value of the number that an event's input is, which is no instance. */
+lm_segment_value *lm_segment_number(const lm_segment *g, int in);
 /* Returns true if backward is among the first n events. */
 bool lm_segment_has_backward(const lm_segment *g, int n);
 /* Returns the number of instances that the first n events have. */
@@ -211,6 +242,8 @@ bool lm_event_can_fail(const lm_segment *g, int event);
 void lm_segment_write(const lm_segment *g, bool is_planned, lm_bytes *out);
 
 /* ---- segment_run.c */
+/* Sets each buffer's last use. */
+void lm_segment_set_last_uses(lm_segment *g);
 /* Finds last uses and rows. */
 lm_status lm_segment_plan(lm_segment *g);
 /* Runs the steps, for which buffers from outside have storages. Then results that somebody holds have values, and

@@ -2,12 +2,10 @@
  *
  *   compiled(exact = false) -> a function's recordings, empty. exact: results have the bits of eager ops on a GPU too
  *   compiled:call(f, ...) -> what f(...) returns
- *   compiled:state() -> {recordings, runs, segments, reason, line}
+ *   compiled:state() -> {recordings, runs, segments, changes, reason, line}
  *   compiled:set_explained()             keeps the steps of segments as they are recorded
  *   compiled:explain(i, is_planned) -> the i-th segment's steps as text, as they run or were recorded, and the script's
- * line at its end; nil after the last segment
- *   compiled:steps(i) -> names of the i-th segment's ops, "+" before one that is computed with that before it; nil
- * after the last segment */
+ * line at its end; nil after the last segment */
 #include "plan/follow.h"
 #include "bind/bind.h"
 
@@ -49,25 +47,13 @@ LM_OBJECT_METHOD(compiled, call, "call") {
 
 LM_OBJECT_METHOD(compiled, state, "state", (compiled, compiled)) {
   const lm_compiled_state state = lm_compiled_get_state(compiled);
-  lua_createtable(L, 0, 5);
+  lua_createtable(L, 0, 6);
   lm_set_number(L, "recordings", state.recordings);
   lm_set_number(L, "runs", state.runs);
   lm_set_number(L, "segments", state.segments);
+  lm_set_number(L, "changes", state.changes);
   lm_set_text(L, "reason", state.reason);
   lm_set_text(L, "line", state.line);
-  return 1;
-}
-
-LM_OBJECT_METHOD(compiled, steps, "steps", (compiled, compiled), (int, i)) {
-  const int n = lm_compiled_nsteps(compiled, (int)i - 1);
-  if (n == 0) return 0;
-  lua_createtable(L, n, 0);
-  for (int k = 0; k < n; k++) {
-    bool joins;
-    const char *name = lm_compiled_step_name(compiled, (int)i - 1, k, &joins);
-    lua_pushfstring(L, "%s%s", joins ? "+" : "", name);
-    lua_rawseti(L, -2, k + 1);
-  }
   return 1;
 }
 

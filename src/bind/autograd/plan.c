@@ -1,7 +1,8 @@
 /* Prepares recordings of ops (record_ops.c) as plans, and runs them:
  *
- *   plan_new(tape, outputs [, like]) -> plan, or nil and a sentence    outputs: a list of tensors of the recording;
- *                                  like: a plan of the same function for other shapes, with which it shares weights
+ *   plan_new(tape, outputs [, like]) -> plan, or nil, a sentence, and true if it holds for these inputs only
+ *                                  outputs: a list of tensors of the recording; like: a plan of the same function for
+ *                                  other shapes, with which it shares weights
  *   plan:run(inputs) -> a list of tensors, or nil and a sentence if a result's shape depends on values
  *   plan:is_current() -> boolean        false once a tensor that the plan has read was changed
  *   plan:ops() -> list of the names of its ops, with "+" before an op that is computed together with the one before
@@ -65,28 +66,27 @@ LM_OBJECT_METHOD(plan, run, "run") {
 LM_OBJECT_METHOD(plan, is_current, "is_current", (plan, plan)) { return lm_return_bool(L, lm_plan_is_current(plan)); }
 
 LM_OBJECT_METHOD(plan, ops, "ops", (plan, plan)) {
-  bool continues = false;
+  bool joins;
   lua_newtable(L);
-  for (int i = 0; i < lm_plan_nsteps(plan); i++) {
-    const char *name = lm_plan_op_name(plan, i);
-    if (!name) continue;
-    const bool is_chained = lm_plan_is_chained(plan, i);
-    lua_pushfstring(L, "%s%s", is_chained && continues ? "+" : "", name);
+  for (const char *name; (name = lm_plan_step_name(plan, (int)lua_objlen(L, -1), &joins));) {
+    lua_pushfstring(L, "%s%s", joins ? "+" : "", name);
     lua_rawseti(L, -2, (int)lua_objlen(L, -2) + 1);
-    continues = is_chained;
   }
   return 1;
 }
 
-LM_FUNCTION(plan_new, (recorded, tape), (any, results), (plan, like, NULL)) {
+LM_FUNCTION(plan_new, (recorded, recording), (any, results), (plan, like, NULL)) {
   int n = 0;
   lm_tensor **outputs = NULL;
   lm_plan **plan = lm_object_new(L, &plan_type);
   lm_status status = lm_read_list(L, LM_STATE(L), results, "plan_new", "outputs", false, &n, &outputs);
   if (status == LM_OK && n > MAX_RESULTS) status = lm_fail(LM_E_STATE, "there are more than %d results", MAX_RESULTS);
-  if (status == LM_OK) status = lm_plan_new(tape, n, outputs, like, plan);
+  if (status == LM_OK) status = lm_plan_new(recording, n, outputs, like, plan);
   lm_free(outputs);
-  return status == LM_E_STATE ? push_refusal(L) : lm_return(L, status, 1);
+  if (status != LM_E_STATE && status != LM_E_ARG) return lm_return(L, status, 1);
+  push_refusal(L);
+  lua_pushboolean(L, status == LM_E_ARG);
+  return 3;
 }
 
 LM_FUNCTION(plan_key) {

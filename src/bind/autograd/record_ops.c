@@ -181,9 +181,10 @@ static void push_step(lua_State *L, const lm_tape_step *s, int i) {
 }
 
 LM_LIST(lm_methods_of_tape);
-LM_HELD_TYPE(tape, lm_tape, lm_tape_free, "luminary.tape", "a recording of ops", LM_METHODS_OF(tape))
+LM_HELD_TYPE(tape, lm_op_recording, lm_op_recording_free, "luminary.tape", "a recording of ops", LM_METHODS_OF(tape))
 
-LM_OBJECT_METHOD(tape, steps, "steps", (tape, tape)) {
+LM_OBJECT_METHOD(tape, steps, "steps", (tape, recording)) {
+  const lm_tape *tape = recording->tape;
   luaL_checkstack(L, 24, "steps");
   lua_createtable(L, tape->nsteps, 0);
   lua_newtable(L); /* VALUES */
@@ -204,7 +205,7 @@ LM_OBJECT_METHOD(tape, steps, "steps", (tape, tape)) {
   return 2;
 }
 
-LM_OBJECT_METHOD(tape, id, "id", (tape, tape), (tensor, t)) {
+LM_OBJECT_METHOD(tape, id, "id", (tape, recording), (tensor, t)) {
   lua_getfenv(L, 1);
   if (!lm_field(L, lua_gettop(L), "ids")) return lm_raise_text(L, "id: call tape:steps() first");
   lua_pushlightuserdata(L, t);
@@ -212,19 +213,21 @@ LM_OBJECT_METHOD(tape, id, "id", (tape, tape), (tensor, t)) {
   return 1;
 }
 
-LM_OBJECT_METHOD(tape, refusal, "refusal", (tape, tape)) {
-  return lm_return_text(L, tape->refusal[0] ? tape->refusal : NULL);
+LM_OBJECT_METHOD(tape, refusal, "refusal", (tape, recording)) {
+  return lm_return_text(L, recording->tape->refusal[0] ? recording->tape->refusal : NULL);
 }
 
 LM_OBJECT_METHOD(tape, close, "close") { return lm_object_close(L, &tape_type, "close"); }
 
-lm_tape *lm_need_recorded(lua_State *L, int i, const char *fn, const char *arg) { return lm_need_tape(L, i, fn, arg); }
+lm_op_recording *lm_need_recorded(lua_State *L, int i, const char *fn, const char *arg) {
+  return lm_need_tape(L, i, fn, arg);
+}
 
-static lm_status new_tape(lua_State *L, const lm_lua *s, lm_tape **out) {
+static lm_status new_recording(lua_State *L, const lm_lua *s, lm_op_recording **out) {
   int n = 0;
   lm_tensor **inputs = NULL;
   lm_status status = lm_read_list(L, s, 2, "record_ops", "inputs", false, &n, &inputs);
-  if (status == LM_OK) status = lm_tape_new(n, inputs, out);
+  if (status == LM_OK) status = lm_op_recording_new(n, inputs, out);
   lm_free(inputs);
   return status;
 }
@@ -233,22 +236,22 @@ LM_FUNCTION(record_ops) {
   lm_lua *s = LM_STATE(L);
   lm_need_function(L, 1, "record_ops", "");
   lua_settop(L, 2);
-  lm_tape **tape = lm_object_new(L, &tape_type);
+  lm_op_recording **r = lm_object_new(L, &tape_type);
   lua_newtable(L);
   lua_setfenv(L, -2);
-  lm_need(L, new_tape(L, s, tape));
+  lm_need(L, new_recording(L, s, r));
   lua_replace(L, 2);
   lua_pushvalue(L, 1);
-  lua_createtable(L, (*tape)->ninputs, 0);
-  for (int i = 0; i < (*tape)->ninputs; i++) {
-    push_handle(L, (*tape)->input[i]);
+  lua_createtable(L, (*r)->tape->ninputs, 0);
+  for (int i = 0; i < (*r)->tape->ninputs; i++) {
+    push_handle(L, (*r)->tape->input[i]);
     lua_rawseti(L, -2, i + 1);
   }
   lm_autocast_forget(); /* casts of weights are steps */
-  lm_tape *before = lm_tape_swap(*tape);
+  lm_need(L, lm_op_recording_begin(*r));
   lm_lines_changed(s);
   int failed = lm_pcall(L, 1, LUA_MULTRET);
-  lm_tape_swap(before);
+  lm_op_recording_end(*r);
   lm_lines_changed(s);
   return failed ? lua_error(L) : lua_gettop(L) - 1;
 }

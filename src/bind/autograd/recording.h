@@ -2,6 +2,7 @@
 #pragma once
 
 #include "bind/bind.h"
+#include "plan/plan.h"
 
 /* Returns the recording at i; raises for other values. */
-lm_tape *lm_need_recorded(lua_State *L, int i, const char *fn, const char *arg);
+lm_op_recording *lm_need_recorded(lua_State *L, int i, const char *fn, const char *arg);
