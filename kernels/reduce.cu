@@ -241,15 +241,11 @@ LM_KERNEL void __launch_bounds__(LM_PARTS_BLOCK) lm_group_sum_parts(const lm_par
   if (threadIdx.x < LM_WARP && c < columns) ((Y *)table.to[i])[c] = lm_put<Y>(sum);
 }
 
-template <class X, class Y>
-static int lm_parts_launch(const lm_parts_table *table, void *stream) {
-  return lm_launch(lm_group_sum_parts<X, Y>, table->first[table->n], LM_PARTS_BLOCK, 0, stream, *table);
-}
-
 int lm_sum_parts(int from_dtype, int to_dtype, const lm_parts_table *table, void *stream) {
-  if (from_dtype == LM_I64) return lm_parts_launch<int64_t, lm_stored_I64>(table, stream);
-  return lm_for_float(to_dtype, [=](auto y) {
-    return from_dtype == LM_F64 ? lm_parts_launch<double, decltype(y)>(table, stream)
-                                : lm_parts_launch<float, decltype(y)>(table, stream);
-  });
+  auto run = [=](auto x, auto y) {
+    return lm_launch(lm_group_sum_parts<decltype(x), decltype(y)>, table->first[table->n], LM_PARTS_BLOCK, 0, stream,
+                     *table);
+  };
+  if (from_dtype == LM_I64) return run(int64_t{}, lm_stored_I64{});
+  return lm_for_float(to_dtype, [=](auto y) { return from_dtype == LM_F64 ? run(double{}, y) : run(float{}, y); });
 }

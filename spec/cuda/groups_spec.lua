@@ -139,6 +139,17 @@ describe("groups of steps on CUDA #fake", function()
     assert(groups == 1 and kernels == 0, groups .. " " .. kernels)
   ]])
 
+  script("take in casts that are added up", [[
+    local x, y = lm.randn({6, 40}, {device = "cuda"}):half(), lm.randn({40, 40}, {device = "cuda"}):half()
+    local function f(a, b)
+      local p, q = a:mm(b):float(), a:mm(b:t()):float()
+      p:add_(q):mul_(2)
+      return p, a:mm(b):float() - a:tanh():mm(b):float()
+    end
+    local groups, kernels = compare("added", f, {x, y}, 4e-3)
+    assert(groups == 2 and kernels == 1, groups .. " " .. kernels) -- tanh is alone
+  ]])
+
   script("add up the sums of rows of several groups by one kernel, when one of them is read", [[
     local x, r = lm.randn({9, 64}, {device = "cuda"}):half(), lm.randn({9, 64}, {device = "cuda"}):half()
     local args = {lm.randn({9, 64}, {device = "cuda"}):half(), lm.randn({64, 64}, {device = "cuda"}):half()}

@@ -89,14 +89,15 @@ describe("a training step #unsanitized", function() -- count_step preloads a lib
     end
   end
 
-  for model, products in pairs {gpt2 = 31, llama_1b = 49} do
+  -- Products, and most launches as a share of the eager step's. GPT-2 of 12 layers has 0.38.
+  for model, limits in pairs {gpt2 = {31, 0.48}, llama_1b = {49, 0.53}, resnet18 = {62, 0.81}} do
     it(("of %s through lm.compile launches fewer kernels than the eager one"):format(model), function()
       local ok, text = temp.run(".", ("scripts/dev/count_step %s --small --compiled --unchecked"):format(model))
       assert.is_true(ok, text)
       assert.is_nil(text:find "runs as it is", text)
       local eager, compiled = text:match "\nproduct +(%d+) +(%d+)"
-      assert.same({products, products}, {tonumber(eager), tonumber(compiled)}) -- none is lost or computed twice
-      assert.is_true(tonumber((text:match "\nlaunches +([%d.]+) of the eager step's")) < 0.7, text)
+      assert.same({limits[1], limits[1]}, {tonumber(eager), tonumber(compiled)}) -- none is lost or computed twice
+      assert.is_true(tonumber((text:match "\nlaunches +([%d.]+) of the eager step's")) < limits[2], text)
     end)
   end
 

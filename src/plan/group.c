@@ -94,10 +94,6 @@ static bool is_apart(const finder *f, int i, int group) {
   return false;
 }
 
-static void mark_all(bool *stores, int n) {
-  for (int b = 0; b < n; b++) stores[b] = true;
-}
-
 /* Lists the steps of a group, and step `more` (-1: none). */
 static int list_steps(const finder *f, int group, int more, int *list) {
   int n = 0;
@@ -108,7 +104,7 @@ static int list_steps(const finder *f, int group, int more, int *list) {
 
 static bool try_join(finder *f, int i, int group, const lm_group_space *space, const bool *stores, int *list) {
   lm_group_space joined = f->space[group];
-  if (!is_related(f, i, group) || is_apart(f, i, group) || !lm_group_space_join(&joined, space)) return false;
+  if (is_apart(f, i, group) || !lm_group_space_join(&joined, space)) return false;
   const int n = list_steps(f, group, i, list);
   if (lm_group_write(f->g, n, list, &joined, stores, f->form) != LM_OK) return false;
   f->space[group] = joined;
@@ -118,7 +114,7 @@ static bool try_join(finder *f, int i, int group, const lm_group_space *space, c
   for (int j = 0; j < f->n; j++)
     if (f->group[j] == group) unite(all, f->before + j * f->words, f->words);
   for (int k = 0; k < f->words; k++) all[k] &= ~f->members[group * f->words + k];
-  for (int j = 0; j < i; j++) {
+  for (int j = 0; j < f->n; j++) {
     uint64_t *before = f->before + j * f->words;
     if (f->group[j] == group) {
       memcpy(before, all, (size_t)f->words * sizeof *all);
@@ -130,13 +126,37 @@ static bool try_join(finder *f, int i, int group, const lm_group_space *space, c
   return true;
 }
 
+/* Returns true if a step is the only one of its group. */
+static bool is_alone(const finder *f, int i) {
+  int n = 0;
+  for (int j = 0; j < f->n && f->group[i] > 0; j++) n += f->group[j] == f->group[i];
+  return n == 1;
+}
+
+/* Moves steps that step i reads, and that are alone in their groups, to its group, unless others depend on them. */
+static void pull_steps(finder *f, int i, const bool *stores, int *list) {
+  for (int j = 0; j < i; j++) {
+    const int alone = f->group[j], group = f->group[i];
+    lm_group_space space;
+    int k = j + 1;
+    if (!is_alone(f, j) || !lm_step_reads(f->g, step_at(f, i), lm_buffer_of(f->g, step_at(f, j)->out[0]))) continue;
+    while (k < i && (f->group[k] == group || !contains(f->before + k * f->words, j))) k++;
+    if (k < i) continue;
+    lm_group_space_of(f->g, step_at(f, j), &space);
+    f->group[j] = 0;
+    if (!try_join(f, j, group, &space, stores, list)) f->group[j] = alone;
+  }
+}
+
 static void find_groups(finder *f, const bool *stores, int *list) {
   for (int i = 0; i < f->n; i++) {
     lm_group_space space;
     find_before(f, i);
     if (lm_step_is_view(step_at(f, i)) || !lm_group_space_of(f->g, step_at(f, i), &space)) continue;
     bool joined = false;
-    for (int group = f->ngroups; group > 0 && !joined; group--) joined = try_join(f, i, group, &space, stores, list);
+    for (int group = f->ngroups; group > 0 && !joined; group--)
+      joined = is_related(f, i, group) && try_join(f, i, group, &space, stores, list);
+    if (joined) pull_steps(f, i, stores, list);
     if (joined) continue;
     lm_group_space alone = {.ndim = 1, .size = {space.numel}, .numel = space.numel};
     list[0] = f->begin + i;
@@ -161,13 +181,10 @@ static bool are_alike(const lm_place *a, const lm_place *b) {
 /* Returns true for a copy of a dense tensor between float32 and half precision that no other step joined. */
 static bool is_single_cast(const finder *f, int i) {
   const lm_segment_step *s = step_at(f, i);
-  for (int j = 0; j < f->n && f->group[i] > 0; j++)
-    if (j != i && f->group[j] == f->group[i]) return false;
-  if (s->op != LM_OP_to_copy || f->group[i] == 0 || f->g->value[s->in[0]].number) return false;
+  if (s->op != LM_OP_to_copy || !is_alone(f, i) || f->g->value[s->in[0]].number) return false;
   const lm_place *from = &f->g->value[s->in[0]].place, *to = &f->g->value[s->out[0]].place;
-  if (!are_alike(from, to)) return false;
-  return (from->dtype == LM_F32 && lm_dtype_is_half(to->dtype)) ||
-         (to->dtype == LM_F32 && lm_dtype_is_half(from->dtype));
+  return are_alike(from, to) && ((from->dtype == LM_F32 && lm_dtype_is_half(to->dtype)) ||
+                                 (to->dtype == LM_F32 && lm_dtype_is_half(from->dtype)));
 }
 
 static bool is_cast_alike(const lm_segment *g, const lm_segment_step *a, const lm_segment_step *b) {
@@ -291,7 +308,7 @@ static lm_status group_part(lm_segment *g, int begin, int end) {
   LM_FREED bool *stores = lm_malloc((size_t)g->nbuffers + 1);
   if (!before || !numbers || !space || !form || !stores) return LM_E_OOM;
   finder f = {g, begin, (int)n, (int)words, before, before + (n + 1) * words, numbers, space, form, 0, numbers + n};
-  mark_all(stores, g->nbuffers);
+  memset(stores, true, (size_t)g->nbuffers);
   find_groups(&f, stores, numbers + 2 * n);
   join_casts(&f, numbers + 2 * n);
   order_steps(&f, before + n * words);
@@ -332,11 +349,10 @@ static lm_status take_parts(lm_segment *g, const lm_group_form *form, int k, lm_
   lm_segment_sum sum = {.value = form->value[k]};
   const lm_place *p = &g->value[sum.value].place;
   const int64_t size[] = {form->group.parts, lm_place_numel(p)};
-  NEED(lm_tensor_empty(form->group.operand[k].dtype, g->device, 2, size, LM_CONTIGUOUS, &sum.parts));
-  *out = sum.parts;
-  if (LM_APPEND(g->sum, g->nsums, g->sum_capacity, sum)) return LM_OK;
-  lm_release(sum.parts);
-  return LM_E_OOM;
+  if (!LM_APPEND(g->sum, g->nsums, g->sum_capacity, sum)) return LM_E_OOM;
+  NEED(lm_tensor_empty(form->group.operand[k].dtype, g->device, 2, size, LM_CONTIGUOUS, out));
+  g->sum[g->nsums - 1].parts = *out;
+  return LM_OK;
 }
 
 static bool is_partial(const lm_group *group, int k) {

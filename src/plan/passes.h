@@ -50,6 +50,9 @@ static inline bool lm_step_writes(const lm_segment_step *s, int k) {
          (k < op->ntensor && enabled && op->writes >> k & 1);
 }
 
+/* Returns the place of a value that is no number. */
+static inline const lm_place *lm_place_of(const lm_segment *g, int value) { return &g->value[value].place; }
+
 /* Returns the buffer of a step's value; -1 for NULL and numbers. */
 static inline int lm_buffer_of(const lm_segment *g, int value) { return value < 0 ? -1 : g->value[value].buffer; }
 

@@ -32,10 +32,8 @@ static bool sums_rows(const lm_segment *g, const lm_segment_step *s, const lm_se
 
 /* Returns true if nothing between two steps changes what a product reads. */
 static bool reads_the_same(const lm_segment *g, int begin, int end, const lm_segment_step *product) {
-  for (int i = begin + 1; i < end; i++)
-    for (int k = 0; k < 2; k++)
-      if (lm_step_changes(g, &g->step[i], lm_buffer_of(g, product->in[k]))) return false;
-  return true;
+  return lm_segment_maker(g, end, lm_buffer_of(g, product->in[0])) <= begin &&
+         lm_segment_maker(g, end, lm_buffer_of(g, product->in[1])) <= begin;
 }
 
 static lm_status join_steps(lm_segment *g, int product, int sum, bool of_other) {

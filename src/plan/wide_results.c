@@ -1,7 +1,6 @@
 /* Makes a product, reduction or elementwise op of halves write float32, where its result is only read to be converted
- * to what the script sees, as gradients of weights under autocast are. The conversion goes, and values are not rounded
- * to half in between, by which they differ from those of eager ops. Other conversions are left to groups, which read
- * half of the bytes. Devices but the CPU, whose steps keep the bits of eager ops. */
+ * to what the script sees, as gradients of weights under autocast are: one rounding less than eager ops have. Other
+ * conversions are left to groups, which read half of the bytes. Devices but the CPU. */
 #include "plan/passes.h"
 
 /* Returns true for a step of halves that would write float32 if lm_halves_widen were true. */

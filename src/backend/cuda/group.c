@@ -1,5 +1,4 @@
-/* Prepares groups (op/group.h) as kernels that are written and compiled here, and launches them. Adds up their partial
- * sums. */
+/* Prepares groups (op/group.h) as kernels that are written and compiled here; launches them; adds up their sums. */
 #include "op/group.h"
 
 #include "backend/cuda/group_text.h"
@@ -73,26 +72,20 @@ lm_status lm_cuda_group_run(const lm_group *g, lm_tensor *const *operand) {
   return lm_cuda_launch_code(p->code, l->tiles * l->blocks, l->threads, parameters.data, parameters.n, stream);
 }
 
-/* Adds a tensor to the table; false if that is full, or of other dtypes. */
-static bool put_parts(lm_parts_table *table, const lm_tensor *from, const lm_tensor *to, const lm_tensor *first_from,
-                      const lm_tensor *first_to) {
-  if (table->n == LM_TABLE_TENSORS || from->dtype != first_from->dtype || to->dtype != first_to->dtype) return false;
-  table->first[table->n + 1] = table->first[table->n] + (uint32_t)lm_ceil_div(to->numel, 32);
-  table->parts[table->n] = (int32_t)from->size[0];
-  table->columns[table->n] = (int32_t)to->numel;
-  table->from[table->n] = from->data;
-  table->to[table->n++] = to->data;
-  return true;
-}
-
 lm_status lm_cuda_sum_parts(int n, lm_tensor *const *from, lm_tensor *const *to) {
   void *stream;
   NEED(lm_cuda_enter(to[0]->device, &stream));
   for (int at = 0; at < n;) {
-    const int first = at;
     lm_parts_table table = {0};
-    while (at < n && put_parts(&table, from[at], to[at], from[first], to[first])) at++;
-    NEED(LAUNCH("sum_parts", lm_sum_parts(from[first]->dtype, to[first]->dtype, &table, stream)));
+    const lm_dtype x = from[at]->dtype, y = to[at]->dtype;
+    for (int i = 0; at < n && i < LM_TABLE_TENSORS && from[at]->dtype == x && to[at]->dtype == y; at++, table.n = ++i) {
+      table.first[i + 1] = table.first[i] + (uint32_t)lm_ceil_div(to[at]->numel, 32);
+      table.parts[i] = (int32_t)from[at]->size[0];
+      table.columns[i] = (int32_t)to[at]->numel;
+      table.from[i] = from[at]->data;
+      table.to[i] = to[at]->data;
+    }
+    NEED(LAUNCH("sum_parts", lm_sum_parts(x, y, &table, stream)));
   }
   return LM_OK;
 }
