@@ -145,15 +145,15 @@ static lm_status run_step(lm_segment *g, int i) {
   const char *name = lm_ops[s->op < 0 ? lm_pointwise_op(s->kernel) : s->op].name;
   lm_tensor *overwritten;
   NEED(find_overwritten(g, s, &overwritten));
-  lm_halves_widen = s->widens;
-  lm_tensor_set_next_out(overwritten);
+  if (s->widens) lm_halves_widen = true;
+  if (overwritten) lm_tensor_set_next_out(overwritten);
   lm_status status = run_kernel(g, i, out);
-  lm_tensor_set_next_out(NULL);
-  lm_halves_widen = false;
+  if (overwritten) lm_tensor_set_next_out(NULL);
+  if (s->widens) lm_halves_widen = false;
   NEED(status);
   if (overwritten && out[0] && out[0]->storage == overwritten->storage) atomic_store(&out[0]->storage->version, 0);
-  for (int k = 0; k < LM_MAX_OUTS; k++) {
-    lm_status put = put_result(g, k < s->nout ? s->out[k] : -1, out[k], name);
+  for (int k = 0; k < s->nout; k++) {
+    lm_status put = put_result(g, s->out[k], out[k], name);
     if (status == LM_OK) status = put;
   }
   drop_unused(g, i);
@@ -267,7 +267,8 @@ static lm_status run_part(lm_segment *g, int n, bool may_undo) {
   const bool widened = lm_halves_widen;
   lm_follower *follower = lm_follower_swap(NULL);
   lm_segment_part part = {.begin = g->done};
-  lm_segment_get_drawn(g, part.drawn);
+  if (g->nevents > 0) lm_segment_get_drawn(g, part.drawn);
+  lm_halves_widen = false;
   keep_buffers(g);
   lm_status status = LM_APPEND(g->part, g->nparts, g->part_capacity, part) ? LM_OK : LM_E_OOM;
   if (status == LM_OK && may_undo) status = save_for_undo(g, n);
