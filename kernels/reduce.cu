@@ -1,5 +1,6 @@
 /* Reduces to numbers: the folders of sum, nansum, prod, mean, var, norm, logsumexp, amax, amin, all and any. */
 #include "reduce.cuh"
+#include "tensor_chunks.cuh"
 
 /* A destination of results and the last step of their computation. */
 typedef struct lm_reduce_target {
@@ -222,4 +223,33 @@ static int lm_reduce_with(const lm_reduce_job *job, L loader, void *partial, voi
 
 int lm_reduce_run(const lm_reduce_job *job, void *partial, void *stream) {
   return lm_for_loader(job->x_dtype, [=](auto loader) { return lm_reduce_with(job, loader, partial, stream); });
+}
+
+/* ---- partial sums of groups */
+
+enum { LM_PARTS_BLOCK = 512 };
+
+template <class X, class Y>
+LM_KERNEL void __launch_bounds__(LM_PARTS_BLOCK) lm_group_sum_parts(const lm_parts_table table) {
+  __shared__ X shared[LM_PARTS_BLOCK];
+  const int i = lm_tensor_of(table), columns = table.columns[i];
+  const int c = (int)((blockIdx.x - table.first[i]) * LM_WARP + threadIdx.x % LM_WARP);
+  X sum = 0;
+  for (int part = (int)threadIdx.x / LM_WARP; part < table.parts[i] && c < columns; part += LM_PARTS_BLOCK / LM_WARP)
+    sum += ((const X *)table.from[i])[(int64_t)part * columns + c];
+  sum = lm_columns_reduce(sum, lm_add_of(), LM_WARP, shared);
+  if (threadIdx.x < LM_WARP && c < columns) ((Y *)table.to[i])[c] = lm_put<Y>(sum);
+}
+
+template <class X, class Y>
+static int lm_parts_launch(const lm_parts_table *table, void *stream) {
+  return lm_launch(lm_group_sum_parts<X, Y>, table->first[table->n], LM_PARTS_BLOCK, 0, stream, *table);
+}
+
+int lm_sum_parts(int from_dtype, int to_dtype, const lm_parts_table *table, void *stream) {
+  if (from_dtype == LM_I64) return lm_parts_launch<int64_t, lm_stored_I64>(table, stream);
+  return lm_for_float(to_dtype, [=](auto y) {
+    return from_dtype == LM_F64 ? lm_parts_launch<double, decltype(y)>(table, stream)
+                                : lm_parts_launch<float, decltype(y)>(table, stream);
+  });
 }

@@ -8,6 +8,7 @@
 #include "c_linkage.h"
 #include "merged_dims.h"
 #include "reduce_kinds.h"
+#include "tensor_table.h"
 
 /* The last step of a result: what a fold's value is converted to. */
 typedef enum lm_reduce_finish {
@@ -52,5 +53,16 @@ static inline int lm_reduce_pack(size_t bytes) { return bytes == 8 ? 2 : 4; }
 
 /* Run a reduction and return a cudaError_t. partial: parts * results of LM_REDUCE_STATE bytes if parts > 1. */
 LM_C int lm_reduce_run(const lm_reduce_job *job, void *partial, void *stream);
+/* Partial sums from[i], [parts, columns], and their sums to[i], [columns]. Tensor i has blocks first[i] to first[i + 1]
+ * - 1, each for LM_WARP columns. */
+typedef struct lm_parts_table {
+  int n;
+  uint32_t first[LM_TABLE_TENSORS + 1];
+  int32_t parts[LM_TABLE_TENSORS], columns[LM_TABLE_TENSORS];
+  const void *from[LM_TABLE_TENSORS];
+  void *to[LM_TABLE_TENSORS];
+} lm_parts_table;
+/* Adds up partial sums of float32, float64 (both to floats) or int64 (to int64), in one launch. */
+LM_C int lm_sum_parts(int from_dtype, int to_dtype, const lm_parts_table *table, void *stream);
 /* Find extremes' indices (LM_REDUCE_ARGMAX, LM_REDUCE_ARGMIN) along one reduced dim. */
 LM_C int lm_reduce_indices(const lm_reduce_job *job, void *partial, void *stream);

@@ -2,6 +2,7 @@
 -- whole trainings are compared by compile_steps_spec.lua.
 local lm = require "luminary"
 local core = require "luminary.core"
+local ops_of = require "spec.support.steps.ops_of"
 local nn, F = lm.nn, lm.nn.functional
 
 local dtypes = {"float16", "bfloat16", "float32", "float64"}
@@ -25,7 +26,7 @@ local function steps_of(shapes, dtype, body)
     end
   end
   assert.is_true(compiled:state().runs >= 2)
-  return table.concat(compiled:steps(1), " ")
+  return ops_of(compiled, 1)
 end
 
 -- Calls fn for matrices of few elements, of more than a tile, and of several blocks of a product.
@@ -43,7 +44,7 @@ describe("passes over a compiled step:", function()
         y:backward()
       end)
       assert.matches("^tanh linear %+sin %+mul sum", steps)
-      assert.matches("^mul %+sin t linear %+tanh t mm sum", (steps:gsub("^.* expand ", "")))
+      assert.matches("ones_like mul %+sin linear %+tanh mm sum", steps)
     end)
   end)
 
@@ -56,7 +57,7 @@ describe("passes over a compiled step:", function()
         local z = y * at
         z:sum():backward()
       end)
-      assert.matches("^tanh detach copy_ add mul", steps)
+      assert.matches("^tanh copy_ add_ mul", steps)
     end)
   end)
 

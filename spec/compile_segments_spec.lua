@@ -3,6 +3,8 @@
 local ffi = require "ffi"
 local lm = require "luminary"
 local core = require "luminary.core"
+local ops_of = require "spec.support.steps.ops_of"
+local ranks = require "spec.support.ranks"
 local nn, F = lm.nn, lm.nn.functional
 
 -- Returns a small network's step (x, y) -> loss, and the network.
@@ -36,12 +38,17 @@ describe("lm.compile of a training step", function()
       local compiled = core.compiled()
       local plain, step = trainer(dtype), trainer(dtype)
       assert.same(run(plain, 5, dtype), run(function(...) return compiled:call(step, ...) end, 5, dtype))
-      local ops = table.concat(compiled:steps(1), " ")
+      local ops = ops_of(compiled, 1)
       assert.matches("linear %+gelu linear %+mul %+add %+tanh %+mul ", ops)
       assert.matches("mul %+tanh %+mul", ops:match "cross_entropy.*") -- the order of backward
       assert.is_nil(compiled:state().reason)
       assert.is_true(compiled:state().runs >= 4)
     end
+  end)
+
+  it("counts segments and runs from 0", function()
+    local _, state = lm.compile(function(x) return x end)
+    assert.same({0, 0}, {state.segments, state.runs})
   end)
 
   it("runs for batches that are slices of one tensor", function()
@@ -85,6 +92,73 @@ describe("lm.compile of a training step", function()
         assert.is_true(compiled:state().runs >= 2)
       end
     end
+  end)
+
+  it("runs forward and backward where parameters have hooks, which see the script's variables as they are", function()
+    for _, dtype in ipairs {"float16", "bfloat16", "float32"} do
+      local w, compiled, log, n = lm.ones(3, 3):to(dtype):requires_grad_(), core.compiled(), {}, 0
+      w:register_hook(function(g) table.insert(log, ("%d: %g"):format(n, g:sum():item())) end)
+      local function step(x)
+        local loss = (x:mm(w):tanh() * 2):sum()
+        n = n + 1
+        loss:backward()
+        n = n + 10
+        return (x * 2):exp():mul(0.5):add(1)
+      end
+      for _ = 1, 4 do compiled:call(step, lm.zeros(2, 3):to(dtype) + 0.5) end
+      local all = table.concat(log, " ")
+      assert.equal(4, #log)
+      assert.equal("1: 12: 23: 34:", (all:gsub(" [^:]*$", ""):gsub(" %-?[%d.]+ ", " ")))
+      assert.equal(6, compiled:state().runs) -- two segments a call: up to backward, and after it
+      assert.is_nil(compiled:state().reason)
+    end
+  end)
+
+  it("fails with the error of a hook, and runs again after it", function()
+    local w, compiled, fails = lm.ones({3}, {requires_grad = true}), core.compiled(), false
+    w:register_hook(function() if fails then error("the hook fails", 0) end end)
+    local function step(x)
+      w.grad = nil
+      ((w * x):exp() * 2):tanh():sum():backward()
+      return w.grad:sum():item()
+    end
+    local want = step(lm.full({3}, 0.5))
+    for call = 1, 9 do
+      fails = call % 3 == 0
+      local ok, got = pcall(compiled.call, compiled, step, lm.full({3}, 0.5))
+      assert.equal(not fails, ok)
+      assert.equal(fails and "the hook fails" or want, got)
+    end
+    assert.equal(8, compiled:state().runs)
+  end)
+
+  it("computes gradients of DistributedDataParallel in its buckets", function()
+    local got = ranks.run {env = {LM_TOKEN = "a secret of the spec"}, script = [[
+      local lm = require "luminary"
+      local core = require "luminary.core"
+      lm.dist.init_process_group "gloo"
+      for _, dtype in ipairs {"bfloat16", "float32"} do
+        lm.manual_seed(1)
+        local net = lm.nn.Sequential(lm.nn.Linear(8, 16), lm.nn.Tanh(), lm.nn.Linear(16, 3)):to(dtype)
+        net = lm.nn.parallel.DistributedDataParallel(net)
+        local compiled, memory = core.compiled(), {}
+        local x = lm.full({4, 8}, lm.dist.get_rank()):to(dtype)
+        for call = 1, 6 do
+          compiled:call(function()
+            net:zero_grad()
+            net(x):tanh():sum():backward()
+          end)
+          for i, p in ipairs(net:parameters()) do
+            memory[i] = call > 2 and memory[i] or p.grad:data_ptr()
+            assert(p.grad:data_ptr() == memory[i], "a gradient left its bucket")
+          end
+        end
+        print(dtype, compiled:state().runs, compiled:state().reason)
+      end
+      lm.dist.destroy_process_group()
+    ]]}
+    assert(got.ok, got.text)
+    for rank = 0, 1 do assert.equal("bfloat16\t5\tnil\nfloat32\t5\tnil\n", got[rank].output) end
   end)
 
   it("returns a graph in a call after one that dropped it", function()
@@ -255,6 +329,57 @@ describe("lm.compile of a training step", function()
       assert.is_true(net[1].weight.grad:abs():sum():item() > 0)
     end
     assert.matches("^after .*compile_segments_spec.lua:%d+: a tensor still has a history", state.reason)
+  end)
+
+  it("returns results that a second backward treats as it treats eager ones", function()
+    local makers = {
+      ["all saved by ops that were freed"] = function(u, w, x) return (u * x):sum() + (w * x):sum() * 2 end,
+      ["a leaf that waits for ops that were freed"] = function(_, w, x) return w:sum() + (w * x):sum() end,
+      ["a leaf that gets its gradient before"] = function(u, w, x) return u:sum() + (w * x):sum() end,
+      ["random numbers over what was freed"] = function(_, w, x)
+        local h = w * x
+        return h, h:clone():normal_()
+      end,
+      ["numbers over what was freed"] = function(u, w, x)
+        local h = w * x
+        return h * u, h:clone():fill_(2) + 1
+      end,
+      ["saved tensors over what was freed"] = function(u, w, x)
+        local h = w * x
+        return h, h * u
+      end,
+      ["a part of what was freed"] = function(_, w, x) return (w * x)[2] + 1 end,
+      ["saved beside what was freed"] = function(u, w, x) return w * x, u * x end,
+      ["no saved tensor"] = function(u, w) return u + w end,
+    }
+    for name, f in pairs(makers) do
+      for _, dtype in ipairs {"float16", "bfloat16", "float32"} do
+        local seen = {{}, {}}
+        for side = 1, 2 do
+          lm.manual_seed(6)
+          local u, w = lm.rand(3):to(dtype):requires_grad_(), lm.rand(3):to(dtype):requires_grad_()
+          local function step(x)
+            local y, other = f(u, w, x)
+            local loss = (y * y):sum() + (w * x):tanh():sum()
+            loss:backward()
+            return y, loss, other
+          end
+          local compiled = side == 2 and lm.compile(step) or step
+          for _ = 1, 6 do
+            w.grad, u.grad = nil, nil
+            local results = {compiled(lm.rand(3):to(dtype))}
+            for k = 1, 3 do
+              local y = results[k]
+              local ok, why = pcall(function() y:sum():backward() end)
+              table.insert(seen[side], y and y:sum().requires_grad and tostring(y):match "grad_fn=.*" or "no history")
+              table.insert(seen[side], ok or tostring(why))
+            end
+            for _, p in ipairs {u, w} do table.insert(seen[side], tostring(p.grad)) end
+          end
+        end
+        assert.same(seen[1], seen[2], name)
+      end
+    end
   end)
 
   it("follows another branch, another shape and a hook added later", function()

@@ -4,7 +4,8 @@
 -- process of its own, two for each CPU at once, and up to six while CPUs are idle (spec/support/workers.lua). Specs
 -- find this tree's build as after `. build/env`, unless LUA_CPATH names another.
 --   --jobs=N       that many at once, in processes of their own even if there is one file
---   --again=N      if specs of at most N files failed and none crashed, those files run once more, alone, which counts
+--   --again=N      if specs of at most N files failed and none crashed, those files run again, alone, which counts;
+--                  each has to pass three times
 --   --slowest[=N]  at the end the N (20) slowest specs and files
 --   --sanitized    leaves out specs tagged #unsanitized (too slow or large under sanitizers) and #lua (no C of ours, or
 --                  none that other specs do not call), and the files of LUA_OVER_C unless they are named; sets

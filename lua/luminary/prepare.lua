@@ -12,6 +12,7 @@ local prepare = {}
 --- The metatable of tables that other Lua states get empty, such as recordings.
 prepare.of_this_thread = {__stays = true}
 
+local OUTDATED = 4 -- recordings in a row that are outdated by their next calls, which is a reason
 local MOST = 64 -- recordings of one prepared module, each for its shapes and dtypes; the oldest makes room
 
 -- Returns a text that no other number, string, boolean or nil has.
@@ -172,7 +173,7 @@ end
 --- true for a function of the library, which keeps no arguments: frees copies of them, and warns of nothing. who: the
 --- function that warns.
 function prepare.recorded(f, module, evaluates, is_internal, who)
-  local said, hooked, state = {}, false, setmetatable({recordings = 0}, prepare.of_this_thread)
+  local said, hooked, outdated, state = {}, false, 0, setmetatable({recordings = 0}, prepare.of_this_thread)
   local function run(...) return core.no_grad(f, ...) end
 
   local function note(reason)
@@ -219,7 +220,15 @@ function prepare.recorded(f, module, evaluates, is_internal, who)
     end
     local case = state.cases[key]
     if case and case.reason then return run(...) end
-    if case and not (case.unsteady or case.plan:is_current()) then case = forget() end
+    if case and not (case.unsteady or case.plan:is_current()) then
+      case, outdated = forget(), outdated + 1
+      if outdated == OUTDATED then
+        state.reason = "each call is recorded again: a tensor beside its arguments is written between calls"
+      end
+    elseif case then
+      if outdated >= OUTDATED then state.reason = nil end
+      outdated = 0
+    end
     if core.graph_is_capturing() then -- a graph computes nothing yet, so that a recording would keep no constants
       if not case or case.unsteady then return run(...) end
       state.captured[case] = true -- its replays read the constants, also after forget()
@@ -255,15 +264,19 @@ function prepare.prepare(net, ...)
   return call, state
 end
 
---- Returns a function that calls net, which only this Lua state has, by recordings if no forward does more than
---- compute: if net is a module in evaluation mode, without hooks, of which all modules are of the library. Returns any
---- other net itself.
-function prepare.of_library(net)
-  local other = records.is_module(net) and lists.find(net:modules(), function(module)
+--- Returns true if no forward of net does more than compute: if it is a module in evaluation mode, without hooks, of
+--- which all modules are of the library.
+function prepare.is_of_library(net)
+  return records.is_module(net) and not lists.find(net:modules(), function(module)
     local fields = records.of(module)
     return module.training or fields.hooks or fields.pre_hooks or not own.is[fields.values.forward]
   end)
-  if other or not records.is_module(net) then return net end
+end
+
+--- Returns a function that calls net, which only this Lua state has, by recordings if prepare.is_of_library(net).
+--- Returns any other net itself.
+function prepare.of_library(net)
+  if not prepare.is_of_library(net) then return net end
   return (prepare.recorded(function(...) return net(...) end, net, nil, true))
 end
 

@@ -207,6 +207,11 @@ function Draw:static(name)
   return shape
 end
 
+local hooks = {
+  "x:register_hook(function(g) return g * 0.5 end)", 'x:register_hook(function(g) see("hook", g) end)',
+  'x:register_post_accumulate_grad_hook(function(q) see("hook", q.grad) end)',
+  "x:register_post_accumulate_grad_hook(function(q) q.grad = q.grad * 0.5 end)",
+}
 local usual_layouts = {"plain", "plain", "plain", "transposed", "every second element", "part of a row"}
 
 -- Returns a parameter "p" or buffer "b" of a shape and dtype, a new one or one that is there.
@@ -220,6 +225,7 @@ function Draw:leaf(letter, shape, dtype)
   local text = ("%s = make(%q, %s, %q)"):format(name, pick(usual_layouts), listed(shape), dtype)
   if letter == "p" and not chance(8) then text = text .. ":requires_grad_()" end
   self:define("leaf", text, name)
+  if text:find "requires_grad" and chance(8) then self:define("hook", fill(pick(hooks), {x = name})) end
   list[#list + 1] = name
   if not self.is_tidy or letter == "b" then self.values[#self.values + 1] = name end
   return name

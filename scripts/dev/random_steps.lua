@@ -68,11 +68,6 @@ local function element(x, bytes)
   end
 end
 
--- Returns an error as text, without the op whose saved tensors were freed: a recording keeps a history's last op alone.
-local function message_of(why)
-  return (tostring(why):gsub("[%w_]+: (saved tensors were freed)", "%1"))
-end
-
 -- Runs a program's text. Returns the list of what it showed and, beside the list of another run, the first difference.
 local function run(text, wrap, threads, want)
   local seen, wrong = {}, nil
@@ -92,7 +87,7 @@ local function run(text, wrap, threads, want)
       local list = {pcall(f, ...)}
       if not list[1] then failed = failed + 1 end
       results[k] = list
-      if not list[1] then list[2] = message_of(list[2]) end
+      if not list[1] then list[2] = tostring(list[2]) end
       see("error of call " .. k, list[1] and "no error" or list[2])
       see("result of call " .. k, list)
       see("after call " .. k, state(), lm.get_rng_state())
@@ -101,7 +96,7 @@ local function run(text, wrap, threads, want)
       for i, x in pairs(results[k]) do
         if lm.is_tensor(x) and x.requires_grad and not x.is_leaf then
           local ok, why = pcall(x.backward, x, lm.ones_like(x))
-          see("back " .. k, i, ok or message_of(why))
+          see("back " .. k, i, ok or tostring(why))
         end
       end
     end

@@ -302,6 +302,7 @@ typedef struct lm_halved_args {
       ["op extra: operand p: 'small' is no bound"] = entry('x, p: number',
         'operands = {"x: float", "p: small"}, results = {"y: like x"}'),
       ["op extra: result y: which dtype?"] = entry('x', 'operands = {"x: [N] float"}, results = {"y: [N]"}'),
+      ["op extra: draws: x is no bool and no number of it"] = entry('x', 'draws = "x"'),
       ["op extra: divisor_arg: z is no tensor of it"] = entry('x', 'elementwise = "x", divisor_arg = "z"'),
     } do
       local said = generate(given)

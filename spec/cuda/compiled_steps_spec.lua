@@ -4,6 +4,7 @@ local lm = require "luminary"
 local core = require "luminary.core"
 if not lm.cuda.is_available() then return end
 local equal = require "spec.support.steps.equal"
+local ops_of = require "spec.support.steps.ops_of"
 local ranks = require "spec.support.ranks"
 local nn, F = lm.nn, lm.nn.functional
 
@@ -102,7 +103,7 @@ describe("a step on a GPU by segments", function()
         end, 6, "float32")
         assert.is_true(compiled:state().runs >= 4)
         for i = 1, compiled:state().segments do
-          local ops = table.concat(compiled:steps(i), " ")
+          local ops = ops_of(compiled, i)
           if ops:find "cross_entropy" then steps[k] = ops end
         end
         losses[k].weight = net[1].weight
@@ -115,6 +116,84 @@ describe("a step on a GPU by segments", function()
       assert.equal(4, casts(steps[1]) - casts(steps[2])) -- the gradients of two weights and two biases
       assert.equal(2, select(2, steps[2]:gsub("mm_with_sums", "")))
       assert.is_nil(steps[1]:find "mm_with_sums")
+    end
+  end)
+
+  it("makes gelu and its gradient parts of products of halves, within a rounding", function()
+    local function nets(device)
+      lm.manual_seed(2)
+      local tanh = lm.nn.GELU {approximate = "tanh"}
+      return lm.nn.Sequential(lm.nn.Linear(24, 40), tanh, lm.nn.Linear(40, 16), tanh):to(device)
+    end
+    for _, dtype in ipairs {"float16", "bfloat16"} do
+      for _, shape in ipairs {{6, 24}, {2, 3, 24}, {24}, {0, 24}} do
+        local want, net, x = nets "cuda", nets "cuda", lm.randn(shape, {device = "cuda"})
+        local function step(of)
+          of:zero_grad()
+          local y = lm.autocast({device_type = "cuda", dtype = dtype}, of.forward, of, x)
+          y:float():square():sum():backward()
+          return y:detach()
+        end
+        local y, compiled = step(want), core.compiled(false)
+        local got
+        for _ = 1, 4 do got = compiled:call(step, net) end
+        local ops = ops_of(compiled, 1)
+        assert.equal(shape[1] > 0 and 2 or 0, select(2, ops:gsub("addmm_gelu", "")), ops)
+        assert.equal(shape[1] > 0 and 1 or 0, select(2, ops:gsub("mm_gelu_backward", "")), ops)
+        local off = {rtol = 2 ^ -6, atol = 2 ^ -6}
+        assert.is_true(lm.allclose(y:float(), got:float(), off))
+        for i, p in ipairs(net:parameters()) do assert.is_true(lm.allclose(want:parameters()[i].grad, p.grad, off)) end
+      end
+    end
+  end)
+
+  it("makes gelu a part of products of any shapes, also where the product is needed", function()
+    local function gelu(x) return lm.nn.functional.gelu(x, {approximate = "tanh"}) end
+    local function half(...) return lm.randn({...}, {device = "cuda"}):half() end
+    local x, w = half(4, 16), half(16, 8)
+    local function summed(c) return function() return gelu(c:addmm(x, w)) end end
+    local cases = {
+      function() return gelu(lm.nn.functional.linear(x, w:t():contiguous())) end,
+      function() return gelu(lm.nn.functional.linear(x, w:select(2, 1))) end,
+      function() return gelu(lm.zeros({4, 0}, {device = "cuda", dtype = "float16"}):mm(x:narrow(1, 1, 0))) end,
+      summed(half(4, 8)), summed(half(1, 8)), summed(half(4, 1)), summed(half(8)),
+      function()
+        local p = x:mm(w)
+        local y = gelu(p)
+        p:add_(1)
+        return lm.cat {p, y, gelu(p), gelu(p:t()):t()}
+      end,
+    }
+    for i, f in ipairs(cases) do
+      local compiled = core.compiled(false)
+      for _ = 1, 3 do
+        assert.is_true(lm.allclose(f():float(), compiled:call(f):float(), {atol = 2e-2, rtol = 2e-2}), i)
+      end
+    end
+  end)
+
+  it("adds an embedding's gradient to another of its weight row by row", function()
+    for _, dtype in ipairs {"float16", "float32", "float64"} do
+      for _, padding in ipairs {0, 3} do
+        local weights = {lm.randn({9, 8}, {device = "cuda", dtype = dtype}):requires_grad_()}
+        weights[2] = weights[1]:detach():clone():requires_grad_()
+        local ids = lm.randint(1, 10, {4, 6}, {device = "cuda"}) -- some come several times
+        if dtype == "float64" then ids = ids:t() end
+        local function step(weight, clears)
+          if clears then weight.grad = nil end
+          local x = F.embedding(ids, weight, padding > 0 and padding or nil)
+          F.linear(x:tanh(), weight):square():mean():backward()
+        end
+        local compiled = core.compiled(false)
+        for call = 1, 6 do -- the gradient is new, or added to
+          step(weights[1], call % 3 == 1)
+          compiled:call(step, weights[2], call % 3 == 1)
+          local off = dtype == "float16" and 2 ^ -8 or 2 ^ -20
+          assert.is_true(lm.allclose(weights[1].grad, weights[2].grad, {rtol = off, atol = off}), dtype .. call)
+        end
+        local sums = table.concat(compiled:steps(1), " ")
+        assert.equal(padding == 0 and dtype ~= "float64", sums:find("index_add_", 1, true) ~= nil, sums)
+      end
     end
   end)
 

@@ -40,7 +40,7 @@ local function compare(name, f, args, widest)
 end
 ]]
 
-describe("groups of steps on CUDA", function()
+describe("groups of steps on CUDA #fake", function()
   setup(function()
     folder = temp.folder()
     os.execute("mkdir -p " .. texts())
@@ -121,6 +121,43 @@ describe("groups of steps on CUDA", function()
       end
     end
     assert(before <= 14, before)
+  ]])
+  script("convert weights of any dense layout by one kernel, and let groups read halves", [[
+    for _, format in ipairs {"channels_last", "contiguous"} do
+      local list = {}
+      for i = 1, 4 do list[i] = lm.randn({8, i, 3, 3}, {device = "cuda"}):contiguous {memory_format = format} end
+      local function f(...)
+        local low = {...}
+        for i, t in ipairs(low) do low[i] = t:to "float16" end
+        return unpack(low)
+      end
+      local groups, kernels = compare(format, f, list)
+      assert(groups == 0 and kernels == 1, groups .. " " .. kernels)
+    end
+    local x, w = lm.randn({6, 40}, {device = "cuda"}):half(), lm.randn({40, 40}, {device = "cuda"}):half()
+    local groups, kernels = compare("read", function(a, b) return (a:mm(b):float() * 2):softmax(-1) end, {x, w})
+    assert(groups == 1 and kernels == 0, groups .. " " .. kernels)
+  ]])
+
+  script("add up the sums of rows of several groups by one kernel, when one of them is read", [[
+    local x, r = lm.randn({9, 64}, {device = "cuda"}):half(), lm.randn({9, 64}, {device = "cuda"}):half()
+    local args = {lm.randn({9, 64}, {device = "cuda"}):half(), lm.randn({64, 64}, {device = "cuda"}):half()}
+    for i = 3, 6 do args[i] = lm.randn({64}, {device = "cuda"}) end
+    for _, t in ipairs(args) do t:requires_grad_() end
+    local function norms(a, b, w1, b1, w2, b2)
+      local h = lm.nn.functional.layer_norm(a:float() * 2, {64}, w1, b1):half():mm(b)
+      lm.nn.functional.layer_norm(h:float() * 2, {64}, w2, b2):half():backward(r)
+      return h
+    end
+    local groups, kernels = compare("norms", norms, args, 1e-2)
+    assert(groups == 4 and kernels == 1, groups .. " " .. kernels)
+    local function read(a, b)
+      local h = (a * b):abs()
+      local sums = h:sum(1)
+      return h, sums:view(1, 64):mm(b:t()), (h + 1):sum(1)
+    end
+    groups, kernels = compare("read", read, {x, r}, 1e-2)
+    assert(groups == 1 and kernels == 1, groups .. " " .. kernels)
   ]])
 
   script("keep compiled kernels in files, of which broken ones do no harm", [[

@@ -46,6 +46,41 @@ describe("CUDA's products and convolutions #fake", function()
     end
   ]])
 
+  script("compute gelu with the product of halves, on both devices and without the library's kernel", [[
+    local layouts = require("spec.support.half_layouts").layouts
+    local gelu = lm.nn.functional.gelu
+    for _, device in ipairs {"cpu", "cuda"} do
+      for _, dtype in ipairs {"float16", "bfloat16", "float32", "float64"} do
+        local function rand(shape) return (lm.rand(shape) * 4 - 2):to(dtype):to(device) end
+        local function near(want, got, what)
+          local unit = ({float16 = 2 ^ -9, bfloat16 = 2 ^ -6})[dtype] or 1e-5
+          close(want, got, unit * math.max(1, want:abs():max():item()), what)
+        end
+        for _, layout in ipairs(layouts) do
+          for _, width in ipairs {16, 13} do
+            local function made(shape) return layout[2](rand, shape) or rand(shape) end
+            local x, other, bias = made {8, 24}, made {24, width}, rand {width}
+            local what = ("%s %s, %s, %d"):format(device, dtype, layout[1], width)
+            local wide = {x:double():cpu():matmul(other:double():cpu())}
+            wide[2] = wide[1] + bias:double():cpu()
+            for k, input in ipairs {false, bias} do
+              local before = calls "cublasLtMatmul"
+              local y, sum = lm.ops.addmm_gelu(x, other, input or nil)
+              if device == "cuda" then assert(calls "cublasLtMatmul" == before + 1) end
+              assert(y.dtype == dtype and sum.dtype == dtype)
+              near(wide[k], sum, what)
+              near(gelu(wide[k], {approximate = "tanh"}), y, what)
+            end
+            local at = rand {8, width}
+            local leaf = at:double():cpu():clone():requires_grad_()
+            gelu(leaf, {approximate = "tanh"}):backward(wide[1])
+            near(leaf.grad, lm.ops.mm_gelu_backward(x, other, at), what)
+          end
+        end
+      end
+    end
+  ]])
+
   script("take matrices of any strides", [[
     local function forms(rows, columns, batch, dtype) -- returns the same values in several layouts
       local x = (lm.rand(batch and {batch, rows, columns} or {rows, columns}) * 10 - 5):floor():to(dtype)

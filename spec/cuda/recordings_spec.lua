@@ -110,6 +110,48 @@ describe("recordings on a GPU", function()
     assert(ok, text)
   end)
 
+  script("generate tokens by replays of one step, wherever it is", [[
+    local mask = lm.ones({3, 7}, {dtype = "bool"})
+    mask[1][1], mask[1][2], mask[2][1] = false, false, false
+    local gpt2 = lm.models.gpt2 {vocab_size = 97, n_positions = 64, n_embd = 32, n_layer = 2, n_head = 4}:eval()
+    local mistral = lm.models.llama {model_type = "mistral", sliding_window = 9, vocab_size = 97, hidden_size = 32,
+      intermediate_size = 64, num_hidden_layers = 1, num_attention_heads = 4, num_key_value_heads = 2,
+      max_position_embeddings = 64}:eval()
+    for name, net in pairs {gpt2 = gpt2, mistral = mistral} do
+      for i, dtype in ipairs {name == "gpt2" and "bfloat16" or "float16", "float32"} do
+        local o = {max_new_tokens = 24, attention_mask = i == 2 and mask or nil}
+        local ids = lm.randint(1, 98, {3, 7})
+        local want = net:cpu():to(dtype):generate(ids, o)
+        if o.attention_mask then o.attention_mask = mask:cuda() end
+        net:cuda()
+        collectgarbage()
+        collectgarbage()
+        local replays, bytes = calls "cudaGraphLaunch", lm.cuda.memory_allocated()
+        local got = net:generate(ids:cuda(), o):cpu()
+        replays = calls "cudaGraphLaunch" - replays
+        assert(replays == 6, name .. ": " .. replays .. " replays") -- after the prompt and 17 tokens
+        collectgarbage()
+        collectgarbage()
+        assert(lm.cuda.memory_allocated() <= bytes, "the graph is kept")
+        local equal = want:eq(got):float():mean():item()
+        assert(dtype ~= "float32" and equal > 0.7 or equal == 1, name .. " " .. dtype .. ": " .. equal)
+      end
+    end
+  ]])
+
+  script("generate tokens by calls where modules have hooks, and where rates depend on the length", [[
+    local sizes = {vocab_size = 97, hidden_size = 32, intermediate_size = 64, num_hidden_layers = 1,
+      num_attention_heads = 4, max_position_embeddings = 16}
+    local net, tokens, ids = lm.models.llama(sizes):eval():cuda(), 0, lm.randint(1, 98, {1, 5}):cuda()
+    net.model.norm:register_forward_hook(function() tokens = tokens + 1 end)
+    local replays = calls "cudaGraphLaunch"
+    sizes.rope_scaling = {rope_type = "dynamic", factor = 4}
+    net:generate(ids, {max_new_tokens = 11})
+    assert(tokens == 11, tokens)
+    lm.models.llama(sizes):eval():cuda():generate(ids, {max_new_tokens = 30})
+    assert(calls "cudaGraphLaunch" == replays)
+  ]])
+
   if needs.onnx() then return end
   script("do not keep a weight of 4 bits that only a graph unpacks", [[
     local path = os.tmpname()

@@ -33,7 +33,7 @@ describe("intermediate results of modules without gradients", function()
     assert.is_true((left_by(net, image)) < 1024)
   end)
 
-  it("do not count towards the next collection", function()
+  it("do not count towards the next collection #unsanitized", function()
     local net, collected = nn.Sequential(nn.Sequential(layers()), nn.Linear(n, 1)), 0
     local function watch()
       local sentinel = newproxy(true)

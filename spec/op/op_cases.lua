@@ -227,6 +227,8 @@ op("bce_of_logits", "x target pos_weight", "F.binary_cross_entropy_with_logits(x
   { x = t { 3, 4 }, target = t({ 3, 4 }, { lo = 0, hi = 1 }), pos_weight = 1 },
   { x = v { -200, 200, 0 }, target = v { 1, 0, 1 }, pos_weight = 2 }, { x = t { 0, 3 }, target = t { 0, 3 }, pos_weight = 1 },
   bad = { { t { 3, 4 }, t { 3 }, 1, message = "bce_of_logits.*%[3, 4%].*%[3%]" } } })
+-- Products of halves may be rounded before gelu_tanh, and overflow; spec/cuda/products_spec.lua compares them.
+local product_with_gelu = { scale_to = 0 }
 local rounded_between = { float16 = { 3e-3, 1e-3 }, bfloat16 = { 3e-2, 2e-2 } } -- PyTorch rounds between several ops
 op("poisson_nll", "x target", "F.poisson_nll_loss(x, target, reduction='none')", { tol = rounded_between,
   { x = t { 3, 4 }, target = pos { 3, 4 } }, { x = t { 3, 1 }, target = pos { 4 } }, { x = t { 0, 3 }, target = t { 3 } },
@@ -692,6 +694,16 @@ op("mm_with_sums", "x other of_other",
   { x = t { 8, 24 }, other = t { 24, 16 } }, { x = t { 16, 5 }, other = t { 5, 8 }, of_other = true },
   { x = t { 3, 7 }, other = t { 7, 5 } }, { x = t { 1, 40 }, other = t { 40, 1 }, of_other = true },
   bad = { { t { 2, 6 }, t { 5, 6 }, message = "mm_with_sums: .*other" } } })
+op("addmm_gelu", "x other input",
+  "(lambda y: (F.gelu(y, approximate='tanh'), y))(x @ other + (0 if input is None else input))", {
+  defaults = { input = { py = "None" } }, grad = false, dtypes = false, half = product_with_gelu,
+  { x = t { 8, 24 }, other = t { 24, 16 }, input = t { 16 } }, { x = t { 16, 5 }, other = t { 5, 8 } },
+  { x = t { 3, 7 }, other = t { 7, 5 }, input = t { 5 } }, { x = t { 1, 40 }, other = t { 40, 1 } },
+  bad = { { t { 2, 6 }, t { 5, 6 }, message = "addmm_gelu: .*other" } } })
+op("mm_gelu_backward", "x other before", "torch.ops.aten.gelu_backward(x @ other, before, approximate='tanh')", {
+  grad = false, dtypes = false, half = product_with_gelu,
+  { x = t { 8, 24 }, other = t { 24, 16 }, before = t { 8, 16 } }, { x = t { 3, 7 }, other = t { 7, 5 }, before = t { 3, 5 } },
+  bad = { { t { 2, 6 }, t { 6, 5 }, t { 2, 6 }, message = "mm_gelu_backward: .*before" } } })
 op("linear_with_epilogue", "x weight bias other", activated:format "F.linear(x, weight, bias)", {
   defaults = { bias = { py = "None" }, other = { py = "None" }, activation = "none", min = -1e9, max = 1e9 },
   cpu_only = true, grad = false, dtypes = false,

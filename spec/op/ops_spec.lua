@@ -243,8 +243,8 @@ end
 -- Returns the problems of a row in half precision: texts.
 local function half_problems(row, file, dtype)
   local problems, allowed = {}, row.half or {}
-  for _, scale in ipairs { 1e-4, 1, 300 } do
-    for k = 1, #row do
+  for _, scale in ipairs(os.getenv "LM_SPEC_SANITIZED" == "1" and { 1 } or { 1e-4, 1, 300 }) do
+    for k = 1, scale <= (allowed.scale_to or 300) and #row or 0 do
       local here, single = ("case %d x %g: "):format(k, scale), nil
       local function compare_one(what, j, most, shared, got, want)
         if not got or not want or got.dtype ~= dtype then return end

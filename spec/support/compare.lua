@@ -12,9 +12,9 @@ local random = math.random
 
 function compare.is_float(dtype) return compare.tolerance[dtype] ~= nil end
 
--- Runs `short` rounds, a fourth of them under sanitizers, or `long` ones, of body(seed); a failure names its seed.
+-- Runs `short` rounds, an eighth of them under sanitizers, or `long` ones, of body(seed); a failure names its seed.
 function compare.rounds(short, long, body)
-  if os.getenv "LM_SPEC_SANITIZED" == "1" then short = math.ceil(short / 4) end
+  if os.getenv "LM_SPEC_SANITIZED" == "1" then short = math.ceil(short / 8) end
   for seed = 1, compare.long and long or short do
     math.randomseed(seed)
     lm.manual_seed(seed)

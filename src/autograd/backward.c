@@ -11,6 +11,7 @@
 #include "base/mem.h"
 #include "base/message.h"
 #include "device/recorder.h"
+#include "op/op_recorder.h"
 #include "op_entries.h"
 
 typedef struct lm_finally {
@@ -268,24 +269,28 @@ static lm_status run_nodes(lm_finally *f, lm_status status) {
   return status;
 }
 
+static void begin_run(lm_pass *r, const lm_backward_args *a, lm_tensor **out) {
+  memset(r, 0, offsetof(lm_pass, edge_small));
+  r->outer = innermost;
+  r->last_finally = &r->finally;
+  r->a = a;
+  r->out = out;
+  r->name = a->ninputs > 0 ? "grad" : "backward";
+  r->anomaly = lm_anomaly();
+  r->edge = r->edge_small;
+  r->input = r->input_small;
+  r->nnodes = r->nready = r->nleaves = 0;
+  r->node = r->node_small;
+  r->ready = r->ready_small;
+  r->capacity = r->leaf_capacity = LM_PASS_SMALL;
+  r->leaf = r->leaf_small;
+  memset(r->leaf_small, 0, sizeof r->leaf_small);
+}
+
 lm_status lm_backward(const lm_backward_args *a, lm_tensor **out) {
   lm_pass r;
-  memset(&r, 0, offsetof(lm_pass, edge_small));
-  r.outer = innermost;
-  r.last_finally = &r.finally;
-  r.a = a;
-  r.out = out;
-  r.name = a->ninputs > 0 ? "grad" : "backward";
+  begin_run(&r, a, out);
   lm_tape_note_call(r.name);
-  r.anomaly = lm_anomaly();
-  r.edge = r.edge_small;
-  r.input = r.input_small;
-  r.nnodes = r.nready = r.nleaves = 0;
-  r.node = r.node_small;
-  r.ready = r.ready_small;
-  r.capacity = r.leaf_capacity = LM_PASS_SMALL;
-  r.leaf = r.leaf_small;
-  memset(r.leaf_small, 0, sizeof r.leaf_small);
   for (int i = 0; i < a->ninputs; i++) out[i] = NULL;
 
   lm_modes during = {.no_grad = !a->create_graph}, before = lm_modes_swap(during);
@@ -296,7 +301,9 @@ lm_status lm_backward(const lm_backward_args *a, lm_tensor **out) {
   lm_status status = run_backward_pass(&r);
   innermost = r.outer;
   end_run(&r);
+  lm_op_recorder *recorder = lm_recorder_begin();
   status = run_nodes(r.finally, status);
+  lm_recorder_end(recorder);
   if (traced) lm_span_end(&span);
   lm_modes_swap(before);
   if (status != LM_OK) {
@@ -314,4 +321,42 @@ lm_status lm_backward_by_script(const lm_backward_args *a, lm_tensor **out) {
   if (a->ninputs == 0 && !a->create_graph) return f->backward(f, a);
   NEED(f->leave(f));
   return lm_backward(a, out);
+}
+
+/* ---- gradients from elsewhere */
+
+static const lm_backward_args of_delivery = {0};
+
+lm_status lm_delivery_begin(int n, lm_tensor *const *leaf, lm_pass **out) {
+  lm_pass *r = *out = lm_malloc(sizeof *r);
+  lm_status status = LM_OK;
+  lm_leaf_state *state;
+  if (!r) return LM_E_OOM;
+  begin_run(r, &of_delivery, NULL);
+  innermost = r;
+  for (int i = 0; i < n && status == LM_OK; i++) status = find_or_add_leaf(r, leaf[i]->grad->node, &state);
+  const lm_modes before = lm_modes_swap((lm_modes){.no_grad = true});
+  for (int i = 0; i < n && status == LM_OK; i++) status = lm_watch_begin(leaf[i]->grad->node->out[0].watch, false);
+  lm_modes_swap(before);
+  return status;
+}
+
+lm_status lm_deliver_gradient(lm_pass *r, const lm_tensor *leaf, lm_tensor *g) {
+  const lm_modes before = lm_modes_swap((lm_modes){.no_grad = true});
+  lm_leaf_state *state = lm_pass_leaf(r, leaf->grad->node);
+  state->grad = g;
+  lm_status status = lm_pass_finish_leaf(r, state);
+  lm_modes_swap(before);
+  return status;
+}
+
+lm_status lm_delivery_end(lm_pass *r, lm_status status) {
+  if (!r) return status;
+  const lm_modes before = lm_modes_swap((lm_modes){.no_grad = true});
+  innermost = r->outer;
+  end_run(r);
+  status = run_nodes(r->finally, status);
+  lm_modes_swap(before);
+  lm_free(r);
+  return status;
 }

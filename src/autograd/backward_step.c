@@ -5,6 +5,7 @@
 #include "base/mem.h"
 #include "base/message.h"
 #include "device/recorder.h"
+#include "op/op_recorder.h"
 #include "op/stream_order.h"
 #include "op_entries.h"
 
@@ -62,14 +63,24 @@ static void capture(lm_pass *r, const lm_node *n, int slot, lm_tensor *g) {
   }
 }
 
+/* Returns the recorder, which records nothing until lm_recorder_end, if it takes a leaf's gradient; else NULL. */
+static lm_op_recorder *give_to_recorder(const lm_pass *r, const lm_node *leaf, lm_tensor *g) {
+  lm_op_recorder *recorder = r->a->ninputs > 0 ? NULL : lm_recorder_begin();
+  if (!recorder || recorder->leaf(recorder, leaf, g)) return recorder;
+  lm_recorder_end(recorder);
+  return NULL;
+}
+
 lm_status lm_pass_finish_leaf(lm_pass *r, lm_leaf_state *l) {
   lm_status status = LM_OK;
   lm_tensor *g = NULL;
+  lm_op_recorder *recorder = NULL;
   lm_node *n = l->node;
   lm_node_out *o = &n->out[0];
   if (r->parallel) TRY(lm_parallel_pass_collect(r, n, 0, &l->grad));
   g = l->grad;
   l->grad = NULL;
+  recorder = give_to_recorder(r, n, g);
   if (!g || !l->needed) goto done;
   TRY(lm_watch_before(o->watch, &o->meta, &g));
   if (r->a->ninputs > 0) {
@@ -80,6 +91,7 @@ lm_status lm_pass_finish_leaf(lm_pass *r, lm_leaf_state *l) {
   g = NULL;
   if (status == LM_OK) status = lm_watch_after(o->watch);
 done:
+  lm_recorder_end(recorder);
   lm_release(g);
   return status;
 }
@@ -87,7 +99,7 @@ done:
 /* Returns a new reference to the leaf's grad_buffer if the edge's next gradient may be computed in it: no other has
  * arrived or is still to come. Else NULL. */
 static lm_tensor *grad_buffer_of(lm_pass *r, lm_edge e) {
-  if (e.node->kind != LM_NODE_LEAF || r->a->create_graph || r->a->ninputs > 0) return NULL;
+  if (e.node->kind != LM_NODE_LEAF || r->a->create_graph || r->a->ninputs > 0 || lm_ops_recorded) return NULL;
   if (!atomic_load_explicit(&e.node->out[0].watch->grad_buffer, memory_order_relaxed)) return NULL;
   const lm_leaf_state *l = lm_pass_leaf(r, e.node);
   bool is_free = r->parallel ? lm_parallel_pass_leaf_is_free(r, l) : l->waits_for == 1 && !l->grad;

@@ -35,11 +35,21 @@ static inline lm_status lm_settle_gradients(void) {
   lm_follower *f = lm_follower_current();
   return f && f->has_backward(f) ? f->settle(f) : LM_OK;
 }
-/* Sets t's history to that of an op whose saved tensors backward has freed, and that led to these leaves; t has none.
- */
-lm_status lm_set_freed_history(lm_tensor *t, lm_op_id op, int n, lm_tensor *const *leaf);
-/* Returns true if backward has freed what the history of t needs; *op: what made t. */
-bool lm_has_freed_history(const lm_tensor *t, lm_op_id *op);
+/* Sets t's history, of which it has none, to one that led to these leaves and whose saved tensors were freed; name: of
+ * the op that made t; freed: of that whose tensors backward needs first. */
+lm_status lm_set_freed_history(lm_tensor *t, const char *name, const char *freed, int n, lm_tensor *const *leaf);
+/* Returns true if backward from t fails before it does anything else, since saved tensors were freed; then sets the
+ * names. */
+bool lm_has_freed_history(const lm_tensor *t, const char **name, const char **freed);
 /* Returns true if t is a leaf that requires grad without hooks or a gradient buffer, so that backward does no more than
  * add to its .grad. */
 bool lm_is_plain_leaf(const lm_tensor *t);
+
+/* A backward pass that gets the leaves' gradients from elsewhere. lm_delivery_begin calls what hooks have to do before
+ * a pass, lm_deliver_gradient adds g (taken over; NULL: none) to a leaf's .grad and runs its hooks, and
+ * lm_delivery_end, which follows in any case, calls what hooks have left for the end. status: of what ran between;
+ * returned if it is a failure. */
+typedef struct lm_pass lm_pass;
+lm_status lm_delivery_begin(int n, lm_tensor *const *leaf, lm_pass **out);
+lm_status lm_deliver_gradient(lm_pass *r, const lm_tensor *leaf, lm_tensor *g);
+lm_status lm_delivery_end(lm_pass *r, lm_status status);

@@ -201,6 +201,7 @@ const char *lm_node_name(const lm_node *n) {
     case LM_NODE_OP: return lm_ops[n->op].name;
     case LM_NODE_CUSTOM: return ((const lm_custom_state *)n->payload)->name;
     case LM_NODE_LEAF: return "leaf";
+    case LM_NODE_FREED: return ((const lm_freed_state *)n->payload)->name;
     case LM_NODE_OVERWRITE: return "write to a view";
     default: return "view";
   }

@@ -65,7 +65,8 @@ typedef enum lm_node_kind {
   LM_NODE_CUSTOM,
   LM_NODE_EXTRACT,
   LM_NODE_EMBED,
-  LM_NODE_OVERWRITE
+  LM_NODE_OVERWRITE,
+  LM_NODE_FREED
 } lm_node_kind;
 
 /* A view's position within its base: sizes and strides of both, the view's offset in elements. */
@@ -117,7 +118,7 @@ struct lm_node {
   lm_edge *edge;    /* one for each tensor argument, then one for each tensor of an EACH list */
   lm_node_out *out; /* [nout] */
   void *payload;    /* the op's argument struct with saved tensors in it, other tensors NULL; lm_custom_state;
-                     * lm_view_geometry; a leaf's int64_t strides */
+                     * lm_view_geometry; a leaf's int64_t strides; lm_freed_state */
   /* LM_NODE_OP: */
   uint32_t version[LM_MAX_TENSOR_ARGS]; /* versions of the saved arguments */
   uint32_t result_version[LM_MAX_OUTS];
@@ -125,6 +126,10 @@ struct lm_node {
   lm_ints *list_size;             /* sizes of an EACH list's tensors */
   uint32_t *list_version;
 };
+
+typedef struct lm_freed_state { /* stands for a history whose saved tensors were freed: names of two of its nodes */
+  const char *name, *freed;     /* the last one; that whose tensors backward would need first */
+} lm_freed_state;
 
 typedef struct lm_custom_state {
   lm_custom_fn fn;

@@ -33,7 +33,8 @@ static lm_status check_version(const lm_node *n, const lm_tensor *t, uint32_t ex
 
 static lm_status check_saved(const lm_node *n) {
   if (n->saved_freed) {
-    return lm_remedy(lm_fail_freed(lm_node_name(n)), "detach() a state that is carried from step to step");
+    const char *name = n->kind == LM_NODE_FREED ? ((const lm_freed_state *)n->payload)->freed : lm_node_name(n);
+    return lm_remedy(lm_fail_freed(name), "detach() a state that is carried from step to step");
   }
   if (!n->saves) return LM_OK;
   if (n->kind == LM_NODE_CUSTOM) {

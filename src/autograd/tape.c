@@ -10,16 +10,9 @@
 
 bool lm_call_is_random(lm_op_id id, const void *args) {
   const lm_op *op = &lm_ops[id];
-  bool drops = false, trains = true;
-  for (int i = 0; i < op->nargs; i++) {
-    const lm_arg *a = &op->arg[i];
-    const char *p = (const char *)args + a->offset;
-    if (a->kind == LM_ARG_GENERATOR) return true;
-    if (a->kind == LM_ARG_B && strcmp(a->name, "training") == 0) trains = *(const bool *)p;
-    if (a->kind == LM_ARG_F && strncmp(a->name, "dropout", 7) == 0) drops = *(const double *)p > 0;
-  }
-  return trains && (drops || strstr(op->name, "dropout") != NULL || strcmp(op->name, "rrelu") == 0 ||
-                    strcmp(op->name, "attention_draw") == 0);
+  const lm_arg *a = op->draws == 0 || op->draws == LM_DRAWS ? NULL : &op->arg[op->draws - 1];
+  const char *p = a ? (const char *)args + a->offset : NULL;
+  return !a ? op->draws == LM_DRAWS : a->kind == LM_ARG_B ? *(const bool *)p : *(const double *)p > 0;
 }
 
 void lm_each_tensor_slot(lm_op_id id, void *args, lm_tensor_slot_fn f, void *ctx) {

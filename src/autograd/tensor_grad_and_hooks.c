@@ -1,9 +1,11 @@
 /* Implements requires_grad, .grad and hooks of single tensors. */
+#include <limits.h>
 #include <string.h>
 
 #include "autograd/follow.h"
 #include "autograd/gradients.h"
 #include "autograd/record_graph.h"
+#include "base/address_map.h"
 #include "base/mem.h"
 #include "base/message.h"
 
@@ -279,25 +281,64 @@ bool lm_is_plain_leaf(const lm_tensor *t) {
   return !w || (!w->hooks && !w->grad_buffer && !w->orphaned);
 }
 
-static bool reaches_freed(const lm_node *n, int depth) {
-  if (n->saved_freed) return true;
-  for (int k = 0; k < n->nedge && depth > 0; k++)
-    if (n->edge[k].node && reaches_freed(n->edge[k].node, depth - 1)) return true;
-  return false;
+typedef struct history { /* the nodes behind a tensor, and how many gradients each of them waits for */
+  int n;
+  size_t capacity;
+  const lm_node **node;
+  lm_address_map waits;
+} history;
+
+static bool add_to_history(history *h, const lm_node *n) {
+  const int waits = lm_address_find(&h->waits, n);
+  return (waits >= 0 || LM_APPEND(h->node, h->n, h->capacity, n)) &&
+         lm_address_set(&h->waits, n, waits < 0 ? 1 : waits + 1);
 }
 
-bool lm_has_freed_history(const lm_tensor *t, lm_op_id *op) {
-  enum { DEPTH = 6 };
-  const lm_node *n = t->grad ? t->grad->node : NULL;
-  *op = n && n->kind == LM_NODE_OP ? n->op : LM_OP_clone;
-  return n && reaches_freed(n, DEPTH);
+/* Returns the node that a backward pass runs next, as lm_pass_step_ready does. */
+static const lm_node *next_of_history(history *h) {
+  const lm_node *next = NULL;
+  for (int i = 0; i < h->n; i++)
+    if (lm_address_find(&h->waits, h->node[i]) == 0 && (!next || h->node[i]->number > next->number)) next = h->node[i];
+  return next;
 }
 
-lm_status lm_set_freed_history(lm_tensor *t, lm_op_id op, int n, lm_tensor *const *leaf) {
+/* Returns the node whose freed tensors a pass from n on needs before it uses others or completes a leaf's gradient: ops
+ * that save none, and write to none, come before. NULL: there is none. */
+static const lm_node *find_freed(history *h, const lm_node *n) {
+  if (!add_to_history(h, n)) return NULL;
+  for (int i = 0; i < h->n; i++)
+    for (int k = 0; k < h->node[i]->nedge; k++)
+      if (h->node[i]->edge[k].node && !add_to_history(h, h->node[i]->edge[k].node)) return NULL;
+  for (lm_address_set(&h->waits, n, 0); (n = next_of_history(h)) && !n->saved_freed;
+       lm_address_set(&h->waits, n, INT_MAX)) {
+    if (n->kind == LM_NODE_CUSTOM || n->saves || (n->kind == LM_NODE_OP && lm_ops[n->op].kind == LM_WRITE)) return NULL;
+    for (int k = 0; k < n->nedge; k++) {
+      const lm_node *to = n->edge[k].node;
+      const int waits = to ? lm_address_find(&h->waits, to) - 1 : 1;
+      if (to) lm_address_set(&h->waits, to, waits);
+      if (waits == 0 && to->kind == LM_NODE_LEAF) return NULL;
+    }
+  }
+  return n;
+}
+
+bool lm_has_freed_history(const lm_tensor *t, const char **name, const char **freed) {
+  const lm_node *n = t->grad ? t->grad->node : NULL, *found = n;
+  history h = {0};
+  if (!n || n->kind == LM_NODE_LEAF || n->kind == LM_NODE_CUSTOM) return false;
+  if (!n->saved_freed) found = n->saves ? NULL : find_freed(&h, n);
+  lm_free(h.node);
+  lm_free(h.waits.entry);
+  if (!found || found->kind == LM_NODE_CUSTOM) return false;
+  *name = lm_node_name(n);
+  *freed = lm_node_name(found);
+  return true;
+}
+
+lm_status lm_set_freed_history(lm_tensor *t, const char *name, const char *freed, int n, lm_tensor *const *leaf) {
   LM_OWNED_NODE *node = NULL;
-  if (op == LM_OP_select || op == LM_OP_narrow || op == LM_OP_slice) op = LM_OP_clone; /* these have parts */
-  NEED(lm_node_new(LM_NODE_OP, 1, n, lm_ops[op].size, &node));
-  node->op = (int16_t)op;
+  NEED(lm_node_new(LM_NODE_FREED, 1, n, sizeof(lm_freed_state), &node));
+  *(lm_freed_state *)node->payload = (lm_freed_state){name, freed};
   node->saves = node->saved_freed = true;
   for (int k = 0; k < n; k++) node->edge[k] = (lm_edge){lm_node_retain(leaf[k]->grad->node), 0};
   lm_meta_of(t, &node->out[0].meta);

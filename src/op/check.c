@@ -141,7 +141,10 @@ lm_status lm_check_number(const char *name, const char *arg, lm_dtype dtype, dou
 lm_status lm_check_fits(const char *name, lm_dtype dtype, const lm_tensor *value) {
   double number;
   if (!value->number) return LM_OK;
+  lm_tensor_watcher *watcher = lm_tensors_watched;
+  if (lm_dtype_is_float(dtype) && dtype != LM_F16) lm_tensors_watched = NULL; /* a compiled step's other numbers fit */
   lm_status status = lm_tensor_item_f64((lm_tensor *)value, &number);
+  lm_tensors_watched = watcher;
   return status == LM_OK ? lm_check_number(name, "value", dtype, number) : status;
 }
 

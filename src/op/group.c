@@ -82,3 +82,13 @@ lm_status lm_group_run(lm_device device, const lm_group *g, lm_tensor *const *op
     NEED(g->operand[k].member < 0 ? lm_stream_order_read(s, operand[k]) : lm_stream_order_write(s, operand[k]));
   return lm_stream_order_end(s, lm_backend_of(device)->group_run(g, operand));
 }
+
+lm_status lm_group_sum_parts(lm_device device, int n, lm_tensor *const *from, lm_tensor *const *to) {
+  lm_stream *s;
+  NEED(lm_stream_order_begin(device, &s));
+  for (int i = 0; i < n; i++) {
+    NEED(lm_stream_order_read(s, from[i]));
+    NEED(lm_stream_order_write(s, to[i]));
+  }
+  return lm_stream_order_end(s, lm_backend_of(device)->sum_parts(n, from, to));
+}

@@ -16,7 +16,7 @@ typedef enum lm_group_kind {
   LM_GROUP_KEPT,      /* true with probability 1 - number[0], as dropout draws it; stored */
   LM_GROUP_SUM,       /* over a row's elements */
   LM_GROUP_MAX,
-  LM_GROUP_SUM_OF_ROWS /* over rows, for each position in a row; only stored */
+  LM_GROUP_SUM_OF_ROWS /* over rows, for each position in a row; only stored, as partial sums */
 } lm_group_kind;
 
 typedef struct lm_group_member {
@@ -30,13 +30,14 @@ typedef struct lm_group_member {
 typedef struct lm_group_operand {
   lm_dtype dtype;
   bool is_number;              /* true for a value in host memory, which is passed with the launch */
-  int member;                  /* member whose values it gets; -1: an input */
+  int member;                  /* member whose values it gets, [parts, columns] of a sum of rows; -1: an input */
   int64_t stride[LM_MAX_DIMS]; /* in elements; 0 where it does not differ */
 } lm_group_operand;
 
 typedef struct lm_group {
   int ndim, nrow, noperands, nmembers;
   int64_t size[LM_MAX_DIMS];
+  int64_t parts; /* number of partial sums of rows, set as it is prepared */
   lm_group_operand operand[LM_GROUP_OPERANDS];
   lm_group_member member[LM_GROUP_MEMBERS];
   void *prepared; /* made by the device, or NULL; lm_free frees it */
@@ -52,3 +53,5 @@ lm_status lm_group_prepare(lm_device device, lm_group *g);
 /* Runs a prepared group. operand: its tensors, in order. LM_E_MISSING, and nothing is done, if their memory does not
  * suit the kernel. */
 lm_status lm_group_run(lm_device device, const lm_group *g, lm_tensor *const *operand);
+/* Sets to[i], [columns], to the sums of partial sums from[i], [parts, columns]; both contiguous. */
+lm_status lm_group_sum_parts(lm_device device, int n, lm_tensor *const *from, lm_tensor *const *to);

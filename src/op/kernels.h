@@ -42,10 +42,11 @@ typedef struct lm_backend {
   /* Sets to[i] = from[i] * factor (lm_rescale), dense and in one layout. Sets *found, 0-d float32, to 1 if a value of
    * `from` is infinite or NaN, else leaves it; found may be NULL. */
   lm_status (*rescale)(int n, lm_tensor *const *from, lm_tensor *const *to, double factor, lm_tensor *found);
-  /* Prepare a group (op/group.h) as one kernel, and run it, as lm_group_prepare and lm_group_run declare. May be NULL.
-   */
+  /* Prepare a group (op/group.h) as one kernel, run it, and add up partial sums, as lm_group_prepare, lm_group_run and
+   * lm_group_sum_parts declare. May be NULL. */
   lm_status (*group_prepare)(lm_device device, struct lm_group *g);
   lm_status (*group_run)(const struct lm_group *g, lm_tensor *const *operand);
+  lm_status (*sum_parts)(int n, lm_tensor *const *from, lm_tensor *const *to);
   void (*set_threads)(int n);
   int (*get_threads)(void);
   /* True if conv2d's results in this dtype should be contiguous. NULL: always channels-last. */

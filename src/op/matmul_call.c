@@ -1,6 +1,7 @@
 #include "op/matmul_call.h"
 
 #include "op/check.h"
+#include "op/run.h"
 
 void lm_product_spread(const lm_product_args *p, const lm_tensor *y, int64_t *stride) {
   for (int i = 0; i < y->ndim; i++) stride[i] = 0;
@@ -34,4 +35,10 @@ lm_status lm_product_sums(bool of_other, lm_tensor *sums, lm_tensor **out) {
   const int64_t n = sums->size[0];
   const int64_t size[] = {of_other ? 1 : n, of_other ? n : 1}, stride[] = {of_other ? n : 1, 1};
   return lm_tensor_view(sums, 2, size, stride, 0, out);
+}
+
+lm_status lm_product_gelu(lm_tensor *grad, const lm_tensor *before, lm_tensor *y) {
+  LM_OWNED *same = NULL;
+  lm_tensor *in[] = {grad ? grad : (lm_tensor *)before, (lm_tensor *)before};
+  return lm_pointwise_run(grad ? LM_GRAD_gelu_tanh_x : LM_OP_gelu_tanh, grad ? 2 : 1, in, NULL, y, &same);
 }

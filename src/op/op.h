@@ -88,6 +88,8 @@ typedef struct lm_arg {
   const char *const *names; /* option names of E and PAD2, NULL-terminated */
 } lm_arg;
 
+enum { LM_DRAWS = 255 }; /* an op draws random numbers in each call */
+
 /* Runs an op. out: room for outs + aux tensors; on success each is a new reference of the caller's (an aux may be
  * NULL), except for WRITE, whose out[0] is the first tensor, retained. */
 typedef lm_status (*lm_op_fn)(const void *args, lm_tensor **out);
@@ -121,8 +123,9 @@ typedef struct lm_op {
   uint16_t reuses;                        /* bit k: several ops of its formula read tensor k */
   uint8_t values;                         /* a lm_values_role */
   uint8_t index, index_of, index_dim;     /* index: tensor, from 1, of numbers up to that size; 0: not known */
-  bool internal;                          /* true if only other ops use it: lists of ops leave it out */
-  uint16_t slot;                          /* index into the backend's kernels: its own, or its family's */
+  uint8_t draws; /* LM_DRAWS, or from 1 the B or F argument that makes it; 0: it draws nothing */
+  bool internal; /* true if only other ops use it: lists of ops leave it out */
+  uint16_t slot; /* index into the backend's kernels: its own, or its family's */
   const lm_arg *arg;
   const void *defaults; /* an argument struct; tensors NULL */
   lm_op_fn run;         /* runs without recording; NULL for COMP, which only lm_call runs */

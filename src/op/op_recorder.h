@@ -3,6 +3,8 @@
 
 #include "op/op.h"
 
+struct lm_node;
+
 typedef enum lm_run_form { LM_RUN_ALL, LM_RUN_VISIBLE, LM_RUN_IN_PLACE } lm_run_form;
 
 typedef struct lm_op_recorder {
@@ -11,6 +13,8 @@ typedef struct lm_op_recorder {
   /* An elementwise kernel of a gradient ran. */
   void (*pointwise)(struct lm_op_recorder *r, int kernel, int nin, lm_tensor *const *in, const double *numbers,
                     lm_tensor *out);
+  /* Backward has computed a leaf's gradient (NULL: none); true if what becomes of it is not recorded. */
+  bool (*leaf)(struct lm_op_recorder *r, const struct lm_node *leaf, lm_tensor *g);
 } lm_op_recorder;
 extern _Thread_local lm_op_recorder *lm_ops_recorded;
 

@@ -31,16 +31,25 @@ struct lm_compiled {
   bool shares;              /* true if it is not known which of a plan's inputs, which share memory, a step reads */
   lm_tensor_watcher *outer; /* the receivers before a plan's, or NULL */
   lm_op_recorder *outer_ops;
-  int at;                                 /* MATCHING: number of its events so far */
-  int recordings, recordings_before, ran; /* recordings_before: before this call */
-  bool explains;                          /* true if segments keep their steps as recorded, as text */
+  int at;                                         /* MATCHING: number of its events so far */
+  int recordings, made, ran;                      /* made: segments that do not run as they are */
+  int recordings_before, made_before, ran_before; /* before this call */
+  int unsteady;  /* number of calls in a row of which no segment ran, or one was made */
+  int changes;   /* number of times that another number took a number's place */
+  bool explains; /* true if segments keep their steps as recorded, as text */
   double credit;
   uint32_t scope;                /* autocast's outermost scope of the segment's last event in one */
   const lm_segment_event *again; /* the event that is called again, or NULL */
   lm_address_map buffer_of;      /* buffers of storages, while a segment is recorded; UNKNOWN: made by no step; SHARED:
                                     of several inputs of a plan */
   lm_address_map instance_of;    /* indices in `noted` of headers */
+  lm_address_map number_of;      /* values of numbers' headers */
   lm_address_map bound;          /* MATCHING: buffers of storages from outside */
+  bool delivers;                 /* RECORDING a backward pass: its leaves have hooks */
+  lm_tensor **delivered; /* gradients that hooks got and others hold, while a segment is recorded; retained so that no
+                          * op writes to them */
+  int ndelivered;
+  size_t delivered_capacity;
   lm_noted *noted;
   int nnoted;
   size_t noted_capacity;
@@ -49,6 +58,9 @@ struct lm_compiled {
   size_t open_capacity;
   char reason[200];
   const char *line;
+  char difference[200]; /* sentence: how the latest recorded call differs from a segment; "": none does */
+  int unlike;           /* slot of the first tensor, unlike_tensor, with which a call was not the event; NONE: others */
+  lm_tensor *unlike_tensor; /* borrowed */
 };
 
 #define LM_GRAPH_DROPPED "a graph was dropped without backward, which another call may use"
@@ -74,8 +86,9 @@ lm_status lm_compiled_backward_plain(lm_compiled *c, const lm_backward_args *a);
 /* Returns how autocast's outermost scope is to that of the event before: a weight is cast once in each. */
 int lm_compiled_scope_here(const lm_compiled *c);
 void lm_compiled_note_scope(lm_compiled *c);
-/* Returns a sentence that says why a tensor from outside makes its segment run as it is; NULL if it does not. */
-const char *lm_compiled_refuses(const lm_tensor *t);
+/* Returns a sentence that says why a tensor from outside makes its segment run as it is; NULL if it does not.
+ * any_history: only ops without a gradient read it. */
+const char *lm_compiled_refuses(const lm_tensor *t, bool any_history);
 /* Makes the header p, which has no values, what o is, and replaces *o by p. */
 void lm_header_become(lm_tensor *p, lm_tensor **o);
 
@@ -101,3 +114,13 @@ void lm_compiled_forget_call(lm_compiled *c, lm_segment *g);
  * false, and nothing was done, if there is none. */
 bool lm_compiled_change_segment(lm_compiled *c, bool (*is_next)(lm_compiled *, const lm_segment_event *, const void *),
                                 const void *call);
+
+/* ---- differences.c: why a call is recorded again */
+
+/* Notes a sentence, behind the script's line. */
+void lm_compiled_note_difference(lm_compiled *c, const char *format, ...) LM_PRINTF(2, 3);
+/* Notes how a call of an op, or of backward, is not that event of c->now. */
+void lm_compiled_note_call(lm_compiled *c, const lm_segment_event *e, lm_op_id id, const void *args, bool in_place);
+void lm_compiled_note_backward(lm_compiled *c, const lm_segment_event *e);
+/* Notes how a call, with which no segment begins, differs from the begin of one. */
+void lm_compiled_note_begin(lm_compiled *c, lm_op_id id, const void *args, bool in_place);

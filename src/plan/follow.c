@@ -4,10 +4,11 @@
 #include "autograd/record_graph.h"
 #include "autograd/tape.h"
 #include "base/mem.h"
-#include "op/pointwise.h"
 #include "plan/compiled.h"
 
-enum { MOST = 64, CREDIT = 32 }; /* segments; recordings in a row. A run adds a quarter of one */
+/* Segments; recordings in a row, to which a run adds a quarter; calls that were recorded, one after the other, which
+ * have a reason. */
+enum { MOST = 64, CREDIT = 32, UNSTEADY = 4 };
 
 /* ---- running */
 
@@ -38,7 +39,7 @@ typedef struct refilling {
 static void refill_slot(void *ctx, lm_tensor **slot) {
   refilling *r = ctx;
   const int in = *r->in++;
-  *slot = in == NONE ? NULL : in < NONE ? lm_segment_number_of(r->g, in) : r->g->instance[in].t;
+  *slot = in == NONE ? NULL : in < NONE ? lm_segment_number(r->g, in)->number : r->g->instance[in].t;
 }
 
 /* Calls again, now with values, what was called since the segment began. */
@@ -140,7 +141,9 @@ static lm_status begin_segment(lm_compiled *c, lm_op_id id, const void *args, bo
     return follow_call(&c->follower, id, args, in_place, out);
   }
   bool waits = false;
-  if (find_segment(c, id, args, in_place, true)) {
+  if (!find_segment(c, id, args, in_place, true)) {
+    lm_compiled_note_begin(c, id, args, in_place);
+  } else {
     lm_segment *g = c->now;
     lm_compiled_forget_call(c, g);
     waits = --g->patience > 0;
@@ -191,6 +194,7 @@ static lm_status match_call(lm_compiled *c, lm_op_id id, const void *args, bool 
     if (!failed) return LM_OK;
     ends = false;
   }
+  if (!ends && !failed) lm_compiled_note_call(c, &c->now->event[c->at], id, args, in_place);
   if (!ends) NEED(diverge(c, true)); /* after a failure the call itself fails, as it does without a recording */
   if (!ends) return follow_call(&c->follower, id, args, in_place, out);
   NEED(run_segment(c, false));
@@ -221,10 +225,13 @@ static lm_status follow_backward(lm_follower *f, const lm_backward_args *a) {
     NEED(pass_pause(c));
     if ((c->at < c->now->nevents && lm_compiled_is_backward_event(c, &c->now->event[c->at], a)) ||
         lm_compiled_change_segment(c, is_backward_called, a)) {
+      const lm_segment_event *e = &c->now->event[c->at];
+      if (e->delivers) NEED(lm_segment_run_to(c->now, e->nsteps)); /* computes what hooks may read */
       lm_compiled_note_scope(c);
       c->at++;
-      return LM_OK;
+      return e->delivers ? run_segment(c, true) : LM_OK;
     }
+    if (c->at < c->now->nevents) lm_compiled_note_backward(c, &c->now->event[c->at]);
     NEED(diverge(c, true)); /* at its end too: backward needs the graph, which a segment does not make */
     return follow_backward(f, a);
   }
@@ -295,9 +302,11 @@ void lm_compiled_free(lm_compiled *c) {
     lm_segment_free(g);
   }
   lm_free(c->noted);
+  lm_free(c->delivered);
   lm_free(c->open);
   lm_free(c->instance_of.entry);
   lm_free(c->buffer_of.entry);
+  lm_free(c->number_of.entry);
   lm_free(c->bound.entry);
   lm_free(c);
 }
@@ -314,6 +323,8 @@ bool lm_compiled_begin(lm_compiled *c) {
   }
   c->mode = AT_START;
   c->recordings_before = c->recordings;
+  c->made_before = c->made;
+  c->ran_before = c->ran;
   atomic_fetch_add(&lm_compiled_calls, 1);
   lm_follower_swap(&c->follower);
   return true;
@@ -330,6 +341,8 @@ lm_status lm_compiled_end(lm_compiled *c, bool failed, void (*collect)(void *), 
   c->now = NULL;
   c->mode = AT_START;
   c->follower.wants_lines = c->recordings > c->recordings_before;
+  c->unsteady = c->made > c->made_before || c->ran == c->ran_before ? c->unsteady + 1 : 0;
+  if (c->unsteady == 0) c->difference[0] = 0;
   lm_follower_swap(NULL);
   if (c->nopen == 0) atomic_fetch_sub(&lm_compiled_calls, 1); /* else lm_compiled_decide does, after the collection */
   return status;
@@ -348,11 +361,15 @@ void lm_compiled_decide(lm_compiled *c) {
 }
 
 lm_compiled_state lm_compiled_get_state(const lm_compiled *c) {
-  lm_compiled_state s = {.recordings = c->recordings, .runs = c->ran};
+  lm_compiled_state s = {.recordings = c->recordings, .runs = c->ran, .changes = c->changes};
   for (const lm_segment *g = c->segments; g; g = g->next) {
     s.segments += !g->runs_as_is;
     if (!g->runs_as_is && g->reason[0]) s.reason = g->reason;
   }
+  if (c->unsteady >= UNSTEADY && c->difference[0])
+    s.reason = c->difference;
+  else if (c->unsteady >= UNSTEADY && c->segments && c->segments->reason[0])
+    s.reason = c->segments->reason, s.line = c->segments->line;
   if (c->reason[0]) s.reason = c->reason, s.line = c->line;
   return s;
 }
@@ -374,11 +391,4 @@ bool lm_compiled_explain(const lm_compiled *c, int i, bool is_planned, lm_bytes 
   else
     lm_put(out, g->recorded.data, g->recorded.n);
   return true;
-}
-
-const char *lm_segment_step_name(const lm_segment *g, int step, bool *joins) {
-  if (step >= g->nsteps) return NULL;
-  const lm_segment_step *s = &g->step[step];
-  *joins = s->joins;
-  return lm_ops[s->op < 0 ? lm_pointwise_op(s->kernel) : s->op].name;
 }

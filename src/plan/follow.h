@@ -25,6 +25,7 @@ bool lm_is_without_values(const lm_tensor *t);
 
 typedef struct lm_compiled_state {
   int recordings, runs, segments; /* made; of segments so far; that run now */
+  int changes;                    /* number of times that a segment ran with another number than before */
   const char *reason;             /* why a part runs as it is; NULL: none does */
   const char *line;               /* the line of the script after which it ends, or NULL */
 } lm_compiled_state;
@@ -34,9 +35,3 @@ LM_API void lm_compiled_set_explained(lm_compiled *c);
 /* Appends the i-th segment's steps as text, as they run or, if they were kept, as they were recorded; sets *line to the
  * script's line at its end, or NULL. Returns false if there are no more segments. */
 LM_API bool lm_compiled_explain(const lm_compiled *c, int i, bool is_planned, lm_bytes *out, const char **line);
-/* Returns the i-th segment, whose steps are prepared; NULL: there are no more. */
-typedef struct lm_segment lm_segment;
-LM_API const lm_segment *lm_compiled_segment(const lm_compiled *c, int i);
-/* Returns the name of a step's op, and in *joins whether it is computed with that before it; NULL: there are no more.
- */
-LM_API const char *lm_segment_step_name(const lm_segment *g, int step, bool *joins);

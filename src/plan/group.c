@@ -148,6 +148,16 @@ static void find_groups(finder *f, const bool *stores, int *list) {
   }
 }
 
+/* Returns true if a and b have the same strides, and b is dense. */
+static bool are_alike(const lm_place *a, const lm_place *b) {
+  int64_t last = 0;
+  for (int d = 0; d < a->ndim; d++) {
+    if (a->size[d] > 1 && a->stride[d] != b->stride[d]) return false;
+    last += (b->size[d] - 1) * b->stride[d];
+  }
+  return last + 1 == lm_place_numel(b);
+}
+
 /* Returns true for a copy of a dense tensor between float32 and half precision that no other step joined. */
 static bool is_single_cast(const finder *f, int i) {
   const lm_segment_step *s = step_at(f, i);
@@ -155,7 +165,7 @@ static bool is_single_cast(const finder *f, int i) {
     if (j != i && f->group[j] == f->group[i]) return false;
   if (s->op != LM_OP_to_copy || f->group[i] == 0 || f->g->value[s->in[0]].number) return false;
   const lm_place *from = &f->g->value[s->in[0]].place, *to = &f->g->value[s->out[0]].place;
-  if (!lm_place_is_contiguous(from) || !lm_place_is_contiguous(to)) return false;
+  if (!are_alike(from, to)) return false;
   return (from->dtype == LM_F32 && lm_dtype_is_half(to->dtype)) ||
          (to->dtype == LM_F32 && lm_dtype_is_half(from->dtype));
 }
@@ -317,16 +327,69 @@ static bool is_held(const lm_segment *g, const lm_segment_group *group, const lm
   return false;
 }
 
-static lm_status run_form(lm_segment *g, const lm_segment_group *group, lm_group_form *form) {
+/* Returns in *out memory for the partial sums of a result, which the segment keeps. */
+static lm_status take_parts(lm_segment *g, const lm_group_form *form, int k, lm_tensor **out) {
+  lm_segment_sum sum = {.value = form->value[k]};
+  const lm_place *p = &g->value[sum.value].place;
+  const int64_t size[] = {form->group.parts, lm_place_numel(p)};
+  NEED(lm_tensor_empty(form->group.operand[k].dtype, g->device, 2, size, LM_CONTIGUOUS, &sum.parts));
+  *out = sum.parts;
+  if (LM_APPEND(g->sum, g->nsums, g->sum_capacity, sum)) return LM_OK;
+  lm_release(sum.parts);
+  return LM_E_OOM;
+}
+
+static bool is_partial(const lm_group *group, int k) {
+  return group->operand[k].member >= 0 && group->member[group->operand[k].member].kind == LM_GROUP_SUM_OF_ROWS;
+}
+
+static lm_status run_kernel(lm_segment *g, lm_group_form *form) {
   lm_tensor *operand[LM_GROUP_OPERANDS];
   if (!form->is_prepared) NEED(lm_group_prepare(g->device, &form->group));
   form->is_prepared = true;
   for (int k = 0; k < form->group.noperands; k++)
-    NEED(lm_segment_header(g, form->value[k], form->group.operand[k].member >= 0, &operand[k]));
-  NEED(lm_group_run(g->device, &form->group, operand));
+    NEED(is_partial(&form->group, k)
+             ? take_parts(g, form, k, &operand[k])
+             : lm_segment_header(g, form->value[k], form->group.operand[k].member >= 0, &operand[k]));
+  return lm_group_run(g->device, &form->group, operand);
+}
+
+static lm_status run_form(lm_segment *g, const lm_segment_group *group, lm_group_form *form) {
+  const int nsums = g->nsums;
+  const lm_status status = run_kernel(g, form);
+  while (status != LM_OK && g->nsums > nsums) lm_release(g->sum[--g->nsums].parts);
+  NEED(status);
+  for (int i = nsums; i < g->nsums; i++) g->buffer[g->value[g->sum[i].value].buffer].has_parts = true;
   for (int i = group->first; i < group->first + group->nsteps; i++)
     for (int k = 0; k < g->step[i].nout; k++)
       if (g->step[i].out[k] >= 0) g->buffer[g->value[g->step[i].out[k]].buffer].was_made = true;
+  return LM_OK;
+}
+
+static bool has_parts(const lm_segment *g, int value) {
+  const int buffer = lm_buffer_of(g, value);
+  return buffer >= 0 && g->buffer[buffer].has_parts;
+}
+
+lm_status lm_segment_add_parts(lm_segment *g, int first, int n) {
+  bool any = n == 0;
+  for (int i = first; i < first + n && g->nsums > 0; i++) {
+    for (int k = 0; k < g->step[i].nin; k++) any = any || has_parts(g, g->step[i].in[k]);
+    for (int k = 0; k < g->step[i].nout; k++) any = any || has_parts(g, g->step[i].out[k]);
+  }
+  if (!any || g->nsums == 0) return LM_OK;
+  LM_FREED lm_tensor **from = lm_calloc(2 * (size_t)g->nsums, sizeof *from);
+  lm_tensor **to = from + g->nsums;
+  int nsums = 0;
+  if (!from) return LM_E_OOM;
+  for (int i = 0; i < g->nsums; i++) {
+    if (!has_parts(g, g->sum[i].value)) continue; /* nobody needs it */
+    from[nsums] = g->sum[i].parts;
+    NEED(lm_segment_header(g, g->sum[i].value, true, &to[nsums++]));
+  }
+  if (nsums > 0) NEED(lm_group_sum_parts(g->device, nsums, from, to));
+  for (int i = 0; i < g->nsums; i++) g->buffer[g->value[g->sum[i].value].buffer].has_parts = false;
+  while (g->nsums > 0) lm_release(g->sum[--g->nsums].parts);
   return LM_OK;
 }
 

@@ -40,3 +40,6 @@ lm_status lm_group_write(const lm_segment *g, int n, const int *step, const lm_g
 lm_status lm_segment_group_steps(lm_segment *g);
 /* Runs a group; false, and nothing was done, if its steps have to run one by one. */
 bool lm_segment_group_run(lm_segment *g, lm_segment_group *group, lm_status *status);
+/* Adds up the partial sums that groups have left, if one of n steps from `first` on reads or makes such a sum; n = 0:
+ * in any case. */
+lm_status lm_segment_add_parts(lm_segment *g, int first, int n);

@@ -160,7 +160,10 @@ static bool place_strides(const writer *w, const lm_place *p, int64_t *stride) {
 static int add_operand(writer *w, int v, int member, const int64_t *stride) {
   lm_group *g = w->out;
   const lm_segment_value *value = &w->g->value[v];
-  lm_group_operand o = {.dtype = value->number ? value->number->dtype : value->place.dtype,
+  const bool is_partial = member >= 0 && g->member[member].kind == LM_GROUP_SUM_OF_ROWS;
+  lm_group_operand o = {.dtype = is_partial      ? g->member[member].compute
+                                 : value->number ? value->number->dtype
+                                                 : value->place.dtype,
                         .is_number = value->number != NULL,
                         .member = member};
   if (stride) memcpy(o.stride, stride, sizeof o.stride);
@@ -236,12 +239,12 @@ static void result(writer *w, const lm_segment_step *s, int k, lm_dtype num, int
   lm_group_space of = {.ndim = p->ndim};
   link made = {s->out[k], member, {0}};
   memcpy(of.size, p->size, sizeof of.size);
-  if (w->out->member[member].dtype != p->dtype)
-    made.member = kind == LM_GROUP_SUM_OF_ROWS ? member : converted(w, num, p->dtype, member);
   if (kind == LM_GROUP_SUM_OF_ROWS) {
-    w->out->member[member].dtype = p->dtype;
-    w->failed = w->failed || numel != w->space->columns || !set_strides(w, p, &of, nrow, w->space->ndim, made.stride);
+    w->failed = w->failed || numel != w->space->columns || !lm_place_is_contiguous(p) ||
+                (p->dtype != num && (num == LM_I64 || !lm_dtype_is_float(p->dtype))) ||
+                !set_strides(w, p, &of, nrow, w->space->ndim, made.stride);
   } else {
+    if (w->out->member[member].dtype != p->dtype) made.member = converted(w, num, p->dtype, member);
     w->failed = w->failed || !set_strides(w, p, &of, 0, numel == w->space->numel ? w->space->ndim : nrow, made.stride);
   }
   for (int o = 0; o < w->out->noperands && s->form == LM_RUN_IN_PLACE; o++) /* an element is read where it is written */

@@ -62,7 +62,7 @@ static bool has_sizes_of(const lm_segment *g, int other, int v) {
 static lm_status reshape(lm_segment *g, int other, int *v) {
   lm_place p = g->value[other].place;
   p.at = g->value[*v].place.at;
-  return has_sizes_of(g, other, *v) ? LM_OK : lm_segment_value_in(g, g->value[*v].buffer, &p, v);
+  return has_sizes_of(g, other, *v) ? LM_OK : lm_segment_place(g, g->value[*v].buffer, &p, v);
 }
 
 /* Returns the step after i that alone reads the value, or that replaces it in place; -1 if there is none within FAR
@@ -310,7 +310,7 @@ static lm_status transpose_weight(lm_segment *g, joined *j) {
   const int64_t size = p.size[0], stride = p.stride[0];
   p.size[0] = p.size[1], p.stride[0] = p.stride[1];
   p.size[1] = size, p.stride[1] = stride;
-  return lm_segment_value_in(g, g->value[j->weight].buffer, &p, &j->weight);
+  return lm_segment_place(g, g->value[j->weight].buffer, &p, &j->weight);
 }
 
 lm_status lm_segment_join_layers(lm_segment *g, const lm_segment *like) {

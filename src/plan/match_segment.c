@@ -34,8 +34,8 @@ static bool bind_outside(lm_compiled *c, lm_segment_instance *n, lm_tensor *t) {
   lm_segment_buffer *b = &g->buffer[v->buffer];
   int64_t shift = b->shift;
   if (!b->storage) shift = g->is_fixed || t->numel == 0 ? 0 : t->data - (char *)t->storage->data - v->place.at;
-  if (!lm_place_is(&v->place, shift, t) || lm_requires_grad(t) != n->is_leaf || lm_is_without_values(t) ||
-      lm_compiled_refuses(t))
+  if (!lm_place_is(&v->place, shift, t) || (!n->any_history && lm_requires_grad(t) != n->is_leaf) ||
+      lm_is_without_values(t) || lm_compiled_refuses(t, n->any_history))
     return false;
   const bool is_bound = lm_address_find(&c->bound, t->storage) != NONE;
   for (int i = 0; i < g->ninstances && is_bound; i++)
@@ -46,10 +46,38 @@ static bool bind_outside(lm_compiled *c, lm_segment_instance *n, lm_tensor *t) {
   return true;
 }
 
-static bool input_is(lm_compiled *c, int in, lm_tensor *t) {
+/* Takes over a call's number for the steps that read it: the recorded one, or another if no code but ops read that and
+ * no op may refuse it. */
+static bool take_number(lm_compiled *c, const lm_segment_event *e, lm_segment_value *v, lm_tensor *t) {
+  double x;
+  if (t->number && lm_numbers_equal(v->number, t)) return true;
+  if (!t->number || v->is_read || (v->number->dtype != t->dtype && !e->is_real) || lm_tensor_item_f64(t, &x) != LM_OK ||
+      fabs(x) > lm_dtype_largest(LM_BF16))
+    return false;
+  lm_retain(t);
+  lm_release(v->number);
+  v->number = t;
+  c->changes++;
+  return true;
+}
+
+/* Takes over a call's arguments, tensors aside: those of the event, or other numbers that one step alone reads. */
+static bool take_args(lm_compiled *c, const lm_segment_event *e, const void *args) {
+  const lm_op *op = &lm_ops[e->op];
+  for (int i = 0; (i = lm_args_difference(e->op, e->args, args, i)) >= 0; i++) {
+    const size_t at = op->arg[i].offset;
+    if (!e->step_args || op->arg[i].kind != LM_ARG_F) return false;
+    memcpy((char *)e->args + at, (const char *)args + at, sizeof(double));
+    memcpy((char *)e->step_args + at, (const char *)args + at, sizeof(double));
+    c->changes++;
+  }
+  return true;
+}
+
+static bool input_is(lm_compiled *c, const lm_segment_event *e, int in, lm_tensor *t) {
   lm_segment *g = c->now;
   if (in == NONE || !t) return in == NONE && !t;
-  if (in < NONE) return t->number && lm_numbers_equal(lm_segment_number_of(g, in), t);
+  if (in < NONE) return take_number(c, e, lm_segment_number(g, in), t);
   if (t->number) return false;
   lm_segment_instance *n = &g->instance[in];
   return n->is_outside ? bind_outside(c, n, t) : n->t == t;
@@ -57,21 +85,26 @@ static bool input_is(lm_compiled *c, int in, lm_tensor *t) {
 
 typedef struct comparing {
   lm_compiled *c;
+  const lm_segment_event *e;
   const int *in;
   bool is_equal;
 } comparing;
 
 static void compare_slot(void *ctx, lm_tensor **slot) {
   comparing *k = ctx;
-  k->is_equal = k->is_equal && input_is(k->c, *k->in, *slot);
+  if (k->is_equal && !input_is(k->c, k->e, *k->in, *slot)) {
+    k->is_equal = false;
+    k->c->unlike = (int)(k->in - k->e->in);
+    k->c->unlike_tensor = *slot;
+  }
   k->in++;
 }
 
 bool lm_compiled_is_event(lm_compiled *c, const lm_segment_event *e, lm_op_id id, const void *args, bool in_place) {
   if (e->is_backward || e->is_pause || e->op != id || e->in_place != in_place || !is_in_mode_of(c, e) ||
-      !lm_args_equal(id, e->args, args))
+      !take_args(c, e, args))
     return false;
-  comparing k = {c, e->in, true};
+  comparing k = {c, e, e->in, true};
   lm_each_tensor_slot(id, (void *)args, compare_slot, &k);
   return k.is_equal;
 }
@@ -80,13 +113,14 @@ bool lm_compiled_is_backward_event(lm_compiled *c, const lm_segment_event *e, co
   lm_segment *g = c->now;
   if (!e->is_backward || e->retains != a->retain_graph || e->nout != a->nroots || !is_in_mode_of(c, e)) return false;
   for (int i = 0; i < a->nroots; i++) {
-    if (!input_is(c, e->in[i], a->roots[i])) return false;
-    if (!input_is(c, e->in[a->nroots + i], a->grads ? a->grads[i] : NULL)) return false;
+    if (!input_is(c, e, e->in[i], a->roots[i])) return false;
+    if (!input_is(c, e, e->in[a->nroots + i], a->grads ? a->grads[i] : NULL)) return false;
   }
   for (int k = e->first_leaf; k < e->first_leaf + e->nleaves; k++) {
     const lm_segment_leaf *leaf = &g->leaf[k];
     const lm_tensor *t = g->instance[leaf->instance].t;
-    if (!t || !lm_is_plain_leaf(t)) return false;
+    if (!t || (!e->delivers && !lm_is_plain_leaf(t))) return false;
+    if (e->delivers) continue;
     lm_tensor *grad = lm_grad_of(t);
     if (leaf->before >= 0 && g->buffer[g->value[leaf->before].buffer].origin == LM_FROM_STEP) continue; /* set here */
     if (!grad != (leaf->before < 0)) return false;
@@ -126,11 +160,12 @@ void lm_compiled_forget_call(lm_compiled *c, lm_segment *g) {
   c->bound = (lm_address_map){0};
 }
 
-static bool inputs_alike(const lm_segment *a, int i, const lm_segment *b, int j) {
-  if (i < NONE && j < NONE) return lm_numbers_equal(lm_segment_number_of(a, i), lm_segment_number_of(b, j));
+static bool inputs_alike(lm_compiled *c, const lm_segment *a, int i, const lm_segment *b, int j,
+                         const lm_segment_event *of_b) {
+  if (i < NONE && j < NONE) return take_number(c, of_b, lm_segment_number(b, j), lm_segment_number(a, i)->number);
   if (i != j || i == NONE) return i == j;
   const lm_segment_instance *m = &a->instance[i], *n = &b->instance[j];
-  return m->is_outside == n->is_outside && m->is_leaf == n->is_leaf &&
+  return m->is_outside == n->is_outside && m->is_leaf == n->is_leaf && m->any_history == n->any_history &&
          lm_place_equals(&a->value[m->value].place, &b->value[n->value].place);
 }
 
@@ -144,21 +179,23 @@ static bool leaves_alike(const lm_segment *a, const lm_segment_event *e, const l
   return e->nleaves == f->nleaves;
 }
 
-static bool events_alike(const lm_segment *a, const lm_segment_event *e, const lm_segment *b,
+/* Returns true if the events e of a, whose numbers are a call's, and f of b are alike; then f has these numbers too. */
+static bool events_alike(lm_compiled *c, const lm_segment *a, const lm_segment_event *e, const lm_segment *b,
                          const lm_segment_event *f) {
   if (e->is_backward != f->is_backward || e->is_pause != f->is_pause || e->retains != f->retains || e->op != f->op ||
-      e->in_place != f->in_place || e->nsteps != f->nsteps || e->nin != f->nin || e->nout != f->nout)
+      e->delivers != f->delivers || e->in_place != f->in_place || e->nsteps != f->nsteps || e->nin != f->nin ||
+      e->nout != f->nout)
     return false;
   if (e->is_pause) return true;
   if (e->scope != f->scope || e->no_grad != f->no_grad || e->default_dtype != f->default_dtype ||
       e->default_device != f->default_device || !cast_is_equal(&e->cast, &f->cast) || !leaves_alike(a, e, b, f))
     return false;
   for (int k = 0; k < e->nin; k++)
-    if (!inputs_alike(a, e->in[k], b, f->in[k])) return false;
+    if (!inputs_alike(c, a, e->in[k], b, f->in[k], f)) return false;
   if (e->is_backward) return true;
   for (int k = 0; k < e->nout; k++)
-    if (e->same[k] != f->same[k] || !inputs_alike(a, e->out[k], b, f->out[k])) return false;
-  return lm_args_equal(e->op, e->args, f->args);
+    if (e->same[k] != f->same[k] || !inputs_alike(c, a, e->out[k], b, f->out[k], f)) return false;
+  return take_args(c, f, e->args);
 }
 
 static bool steps_alike(const lm_segment_step *s, const lm_segment_step *t) {
@@ -167,10 +204,10 @@ static bool steps_alike(const lm_segment_step *s, const lm_segment_step *t) {
 }
 
 /* Returns true if another segment begins with the same events, and with the steps that have run. */
-static bool begins_as(const lm_segment *g, const lm_segment *other, int events) {
+static bool begins_as(lm_compiled *c, const lm_segment *g, const lm_segment *other, int events) {
   if (other == g || other->runs_as_is || other->nevents <= events) return false;
   for (int i = 0; i < events; i++)
-    if (!events_alike(g, &g->event[i], other, &other->event[i])) return false;
+    if (!events_alike(c, g, &g->event[i], other, &other->event[i])) return false;
   for (int i = 0; i < g->done; i++)
     if (!steps_alike(&g->step[i], &other->step[i])) return false;
   return true;
@@ -222,7 +259,7 @@ bool lm_compiled_change_segment(lm_compiled *c, bool (*is_next)(lm_compiled *, c
   lm_segment *g = c->now;
   const lm_address_map bound = c->bound;
   for (lm_segment *other = c->segments; other; other = other->next) {
-    if (!begins_as(g, other, c->at)) continue;
+    if (!begins_as(c, g, other, c->at)) continue;
     c->bound = (lm_address_map){0};
     c->now = other;
     if (copy_call(c, g, other) && is_next(c, &other->event[c->at], call)) {

@@ -44,7 +44,7 @@ static bool can_change(const lm_segment *g, const lm_segment_step *s) {
 /* Returns in *value the value of buffer `to` at the place of *value, which is of buffer `from`; else leaves it. */
 static lm_status rename(lm_segment *g, int from, int to, int *value) {
   if (lm_buffer_of(g, *value) != from) return LM_OK;
-  return lm_segment_value_in(g, to, &g->value[*value].place, value);
+  return lm_segment_place(g, to, &g->value[*value].place, value);
 }
 
 static lm_status change(lm_segment *g, int i) {

@@ -23,6 +23,10 @@ void lm_segment_overwrite(lm_segment *g);
 /* ---- on a GPU: they may change roundings, so that a segment that is exact has none of them */
 /* Makes ops of halves write float32 where only a conversion reads their results. */
 void lm_segment_widen_results(lm_segment *g);
+/* Makes gelu_tanh and its gradient a part of the product whose result they read. */
+lm_status lm_segment_join_gelu(lm_segment *g);
+/* Adds an embedding's gradient to another gradient row by row. */
+lm_status lm_segment_add_embeddings(lm_segment *g);
 /* Makes sums over the rows of a gradient a result of the product that reads it. */
 lm_status lm_segment_join_sums(lm_segment *g);
 
@@ -56,6 +60,13 @@ static inline bool lm_buffer_has_instance(const lm_segment *g, int buffer) {
   return false;
 }
 
+/* Returns true if the script, an event or a gradient has a value in the buffer. */
+static inline bool lm_buffer_is_visible(const lm_segment *g, int buffer) {
+  for (int i = 0; i < g->nleaves; i++)
+    if (g->leaf[i].after >= 0 && g->value[g->leaf[i].after].buffer == buffer) return true;
+  return lm_buffer_has_instance(g, buffer);
+}
+
 static inline bool lm_step_reads(const lm_segment *g, const lm_segment_step *s, int buffer) {
   for (int k = 0; k < s->nin; k++)
     if (lm_buffer_of(g, s->in[k]) == buffer) return true;
@@ -69,4 +80,21 @@ static inline bool lm_step_changes(const lm_segment *g, const lm_segment_step *s
   for (int k = 0; k < s->nin; k++)
     if (lm_step_writes(s, k) && lm_buffer_of(g, s->in[k]) == buffer) return true;
   return false;
+}
+
+/* Returns the last step before i that changes the buffer; -1: none. */
+static inline int lm_segment_maker(const lm_segment *g, int i, int buffer) {
+  while (--i >= 0 && (lm_step_is_view(&g->step[i]) || !lm_step_changes(g, &g->step[i], buffer))) continue;
+  return i;
+}
+
+/* Returns the only step after i that reads or writes the buffer, views aside; -1: none, or several. */
+static inline int lm_segment_reader(const lm_segment *g, int i, int buffer) {
+  int found = -1;
+  for (int k = i + 1; k < g->nsteps; k++) {
+    if (lm_step_is_view(&g->step[k]) || !lm_step_reads(g, &g->step[k], buffer)) continue;
+    if (found >= 0) return -1;
+    found = k;
+  }
+  return found;
 }

@@ -3,6 +3,8 @@
 #include "autograd/node.h"
 #include "autograd/record_graph.h"
 #include "base/message.h"
+#include "op/pointwise.h"
+#include "op/run.h"
 #include "plan/compiled.h"
 #include "plan/passes.h"
 #include "tensor/prepack.h"
@@ -213,7 +215,12 @@ bool lm_plan_is_current(const lm_plan *p) {
 
 int lm_plan_ninputs(const lm_plan *p) { return p->ninputs; }
 int lm_plan_noutputs(const lm_plan *p) { return p->noutputs; }
-const lm_segment *lm_plan_steps(const lm_plan *p) { return p->g; }
+const char *lm_plan_op_name(const lm_plan *p, int step, bool *joins) {
+  if (step >= p->g->nsteps) return NULL;
+  const lm_segment_step *s = &p->g->step[step];
+  *joins = s->joins;
+  return lm_ops[s->op < 0 ? lm_pointwise_op(s->kernel) : s->op].name;
+}
 
 /* Makes t the i-th input of a call. */
 static lm_status bind_input(lm_segment *g, int i, lm_tensor *t) {

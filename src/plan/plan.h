@@ -34,4 +34,6 @@ LM_API lm_status lm_plan_run(lm_plan *plan, lm_tensor *const *inputs, lm_tensor 
 LM_API bool lm_plan_is_current(const lm_plan *plan);
 LM_API int lm_plan_ninputs(const lm_plan *plan);
 LM_API int lm_plan_noutputs(const lm_plan *plan);
-LM_API const lm_segment *lm_plan_steps(const lm_plan *plan);
+/* Returns the name of a step's op, and in *joins whether it is computed with that before it; NULL: there are no more.
+ */
+LM_API const char *lm_plan_op_name(const lm_plan *plan, int step, bool *joins);

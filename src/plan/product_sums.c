@@ -1,8 +1,6 @@
 /* Makes the sums over a gradient's rows, as of a bias, a result of the product that reads that gradient, as of the
  * weight: the library adds up what it multiplies anyway. Both are float32 then (float64), which are other roundings
  * than those of an op of its own. Devices but the CPU. */
-#include "autograd/tape.h"
-#include "base/mem.h"
 #include "plan/passes.h"
 
 static bool has_wide_result(const lm_segment *g, const lm_segment_step *s) {
@@ -41,30 +39,11 @@ static bool reads_the_same(const lm_segment *g, int begin, int end, const lm_seg
 }
 
 static lm_status join_steps(lm_segment *g, int product, int sum, bool of_other) {
+  const int in[] = {g->step[product].in[0], g->step[product].in[1]};
+  const int out[] = {g->step[product].out[0], g->step[sum].out[0]};
   const lm_mm_with_sums_args args = {.of_other = of_other};
-  void *copy = lm_args_copy(LM_OP_mm_with_sums, &args);
-  if (!copy) return LM_E_OOM;
-  lm_segment_step *to = &g->step[product < sum ? product : sum], *from = &g->step[product < sum ? sum : product];
-  const int sums = g->step[sum].out[0], y = g->step[product].out[0], *in = g->step[product].in;
-  const int x = in[0], other = in[1];
-  if (to == &g->step[sum]) {
-    int *inputs = lm_calloc(3, sizeof *inputs);
-    if (!inputs) {
-      lm_args_free(LM_OP_mm_with_sums, copy);
-      return LM_E_OOM;
-    }
-    lm_free(to->in);
-    to->in = inputs;
-  }
-  lm_args_free(to->op, to->args);
-  to->op = LM_OP_mm_with_sums;
-  to->args = copy;
-  to->form = LM_RUN_ALL;
-  to->widens = false;
-  to->nin = to->nout = 2;
-  to->in[0] = x, to->in[1] = other;
-  to->out[0] = y, to->out[1] = sums;
-  lm_segment_remove_step(g, (int)(from - g->step));
+  NEED(lm_segment_replace_step(g, product < sum ? product : sum, LM_OP_mm_with_sums, &args, 2, in, 2, out));
+  lm_segment_remove_step(g, product < sum ? sum : product);
   return LM_OK;
 }
 

@@ -1,6 +1,8 @@
 /* Records segments: what a script calls as events, the ops that run beneath as steps. */
 #include <stdio.h>
 
+#include "autograd/gradient_rules.h"
+#include "autograd/gradients.h"
 #include "autograd/record_graph.h"
 #include "autograd/tape.h"
 #include "base/interned.h"
@@ -45,10 +47,12 @@ static void note_dropped(lm_tensor_watcher *w, const lm_tensor *t) {
   lm_address_set(&c->instance_of, t, NONE);
 }
 
-static void note_read(lm_tensor_watcher *w) {
+static void note_read(lm_tensor_watcher *w, const lm_tensor *t) {
   lm_compiled *c = of_watcher(w);
   const bool by_script = c->is_plan && lm_tape_current(); /* which the tape notes */
-  if (lm_ops_recorded == &c->recorder && !by_script) lm_segment_refuse(c->now, "an op reads values");
+  const int number = t->number ? lm_address_find(&c->number_of, t) : NONE;
+  if (number != NONE) c->now->value[number].is_read = true;
+  if (!t->number && !by_script && lm_ops_recorded == &c->recorder) lm_segment_refuse(c->now, "an op reads values");
 }
 
 static bool note_instance(lm_compiled *c, int instance, lm_tensor *t) {
@@ -69,6 +73,14 @@ static lm_status add_buffer(lm_compiled *c, lm_buffer_origin origin, const lm_st
   return lm_address_set(&c->buffer_of, s, *out) ? LM_OK : LM_E_OOM;
 }
 
+/* Returns in *v the value of a number's header, which an op's gradient reads too. */
+static lm_status number_value(lm_compiled *c, lm_tensor *number, int *v) {
+  *v = lm_address_find(&c->number_of, number);
+  if (*v != NONE) return LM_OK;
+  NEED(lm_segment_add_number(c->now, number, v));
+  return lm_address_set(&c->number_of, number, *v) ? LM_OK : LM_E_OOM;
+}
+
 /* Returns the buffer of t. Inputs of a plan that share memory have one each, which their views are known to be of. */
 static int find_buffer(lm_compiled *c, const lm_tensor *t) {
   const int instance = c->is_plan ? find_instance(c, t) : NONE;
@@ -83,7 +95,7 @@ static lm_status step_value(lm_compiled *c, lm_tensor *t, bool is_result, bool w
   lm_segment *g = c->now;
   *v = NONE;
   if (!t) return LM_OK;
-  if (t->number) return lm_segment_number(g, t, v);
+  if (t->number) return number_value(c, t, v);
   int buffer = find_buffer(c, t);
   const bool is_outside = buffer < 0 && !is_result && !(buffer == UNKNOWN && writes);
   lm_buffer_origin origin = is_result ? LM_FROM_STEP : LM_UNWRITTEN;
@@ -217,8 +229,32 @@ static void on_pointwise(lm_op_recorder *r, int kernel, int nin, lm_tensor *cons
     lm_segment_refuse(c->now, "out of memory");
 }
 
+static lm_status record_delivery(lm_compiled *c, int instance, lm_tensor *grad) {
+  lm_segment *g = c->now;
+  lm_segment_leaf leaf = {.instance = instance, .before = NONE, .after = NONE};
+  if (grad) NEED(step_value(c, grad, false, false, &leaf.after));
+  if (!LM_APPEND(g->leaf, g->nleaves, g->leaf_capacity, leaf)) return LM_E_OOM;
+  if (!grad || lm_gradient_take(grad)) return LM_OK;
+  if (!LM_APPEND(c->delivered, c->ndelivered, c->delivered_capacity, grad)) return LM_E_OOM;
+  lm_retain(grad);
+  return LM_OK;
+}
+
+static bool on_leaf(lm_op_recorder *r, const lm_node *leaf, lm_tensor *grad) {
+  lm_compiled *c = of_recorder(r);
+  if (!c->delivers) return false;
+  for (int i = 0; i < c->nnoted && !c->now->runs_as_is; i++) {
+    const lm_tensor *t = c->noted[i].t;
+    if (!t || !t->grad || t->grad->node != leaf) continue;
+    if (record_delivery(c, c->noted[i].instance, grad) != LM_OK) lm_segment_refuse(c->now, "out of memory");
+    return true;
+  }
+  lm_segment_refuse(c->now, "a gradient is of a leaf that no op was passed");
+  return true;
+}
+
 void lm_compiled_set_recorder(lm_compiled *c) {
-  c->recorder = (lm_op_recorder){on_op, on_pointwise};
+  c->recorder = (lm_op_recorder){on_op, on_pointwise, on_leaf};
   c->watcher = (lm_tensor_watcher){note_made, note_freed, note_dropped, note_read};
 }
 
@@ -247,10 +283,11 @@ static lm_segment_event event_here(lm_compiled *c, lm_op_id id, bool in_place) {
   return e;
 }
 
-const char *lm_compiled_refuses(const lm_tensor *t) {
+const char *lm_compiled_refuses(const lm_tensor *t, bool any_history) {
   if (lm_has_source(t) || lm_is_placeholder(t)) return "a parameter is gathered when it is needed";
-  if (lm_requires_grad(t) && !lm_is_plain_leaf(t))
-    return lm_is_leaf(t) ? "a parameter has hooks, or a buffer for its gradient" : "a tensor has a history already";
+  if (any_history) return NULL;
+  if (lm_requires_grad(t) && !lm_is_leaf(t))
+    return "an argument has a history from outside of the segment, as after a hook";
   const lm_tensor *base = lm_view_base(t);
   return base && lm_requires_grad(base) ? "a tensor is a view of one that requires grad" : NULL;
 }
@@ -266,22 +303,31 @@ static void note_device(lm_segment *g, const lm_tensor *t) {
 }
 
 /* Returns in *out the instance of a header, added as one from outside if it is new. */
-static lm_status need_instance(lm_compiled *c, lm_tensor *t, int *out) {
+static lm_status need_instance(lm_compiled *c, const lm_segment_event *e, lm_tensor *t, int *out) {
   lm_segment *g = c->now;
+  const bool reads_only = !e->is_backward && lm_rule_table[e->op].none;
+  const char *name = e->is_backward ? "backward" : lm_ops[e->op].name;
   int buffer = lm_address_find(&c->buffer_of, t->storage), v;
   *out = find_instance(c, t);
   if (*out != NONE) {
     const lm_segment_value *known = &g->value[g->instance[*out].value];
+    const char *reason = g->instance[*out].any_history && !reads_only ? lm_compiled_refuses(t, false) : NULL;
+    if (reason) lm_segment_refuse(g, "%s: %s", name, reason);
     if (known->buffer != buffer || !lm_place_is(&known->place, 0, t)) lm_segment_refuse(g, "a tensor got other memory");
     return LM_OK;
   }
-  const char *reason = lm_compiled_refuses(t);
+  const bool any_history = reads_only && lm_compiled_refuses(t, false);
+  const char *reason = lm_compiled_refuses(t, any_history);
   note_device(g, t);
   if (!reason && buffer >= 0 && g->buffer[buffer].origin != LM_FROM_EVENT) reason = "a tensor has memory of another";
-  if (reason) lm_segment_refuse(g, "%s", reason);
+  if (reason) lm_segment_refuse(g, "%s: %s", name, reason);
   if (buffer < 0) NEED(add_buffer(c, LM_FROM_EVENT, t->storage, &buffer));
   NEED(lm_segment_value_at(g, buffer, t, &v));
-  const lm_segment_instance n = {.value = v, .is_outside = true, .is_leaf = lm_requires_grad(t), .base = NONE};
+  const lm_segment_instance n = {.value = v,
+                                 .is_outside = true,
+                                 .is_leaf = lm_requires_grad(t) && !any_history,
+                                 .any_history = any_history,
+                                 .base = NONE};
   if (!LM_APPEND(g->instance, g->ninstances, g->instance_capacity, n)) return LM_E_OOM;
   *out = g->ninstances - 1;
   return note_instance(c, *out, t) ? LM_OK : LM_E_OOM;
@@ -293,18 +339,18 @@ typedef struct gathered {
   lm_status status;
 } gathered;
 
-static lm_status event_input(lm_compiled *c, lm_tensor *t, int *out) {
+static lm_status event_input(lm_compiled *c, const lm_segment_event *e, lm_tensor *t, int *out) {
   int v;
   *out = NONE;
   if (!t) return LM_OK;
-  if (!t->number) return need_instance(c, t, out);
-  NEED(lm_segment_number(c->now, t, &v));
+  if (!t->number) return need_instance(c, e, t, out);
+  NEED(number_value(c, t, &v));
   *out = ~v - 1; /* below NONE */
   return LM_OK;
 }
 static void add_input(void *ctx, lm_tensor **slot) {
   gathered *a = ctx;
-  if (a->status == LM_OK) a->status = event_input(a->c, *slot, &a->e->in[a->e->nin]);
+  if (a->status == LM_OK) a->status = event_input(a->c, a->e, *slot, &a->e->in[a->e->nin]);
   a->e->nin++;
 }
 
@@ -326,7 +372,7 @@ static lm_status add_result(lm_compiled *c, lm_segment_event *e, int k, lm_tenso
   int v;
   note_device(g, t);
   NEED(lm_segment_value_at(g, buffer, t, &v));
-  lm_segment_instance n = {.value = v, .is_freed = lm_requires_grad(t), .maker = e->op, .base = NONE};
+  lm_segment_instance n = {.value = v, .is_freed = lm_requires_grad(t), .maker = lm_ops[e->op].name, .base = NONE};
   if (lm_view_base(t) && e->nin > 0 && e->in[0] >= 0) {
     n.base = e->in[0];
     n.without_grad = t->grad->without_grad;
@@ -358,6 +404,16 @@ void lm_header_become(lm_tensor *p, lm_tensor **o) {
   *o = lm_retain(p);
 }
 
+/* Notes which numbers a call may have where this one has its own. */
+static void note_numbers(const lm_segment *g, lm_segment_event *e) {
+  const lm_op *op = &lm_ops[e->op];
+  if (op->kind != LM_POINTWISE || LM_DEVICE_KIND(g->device) != LM_CPU) return;
+  for (int k = 0; k < e->nin; k++)
+    e->is_real = e->is_real || (e->in[k] >= 0 && lm_dtype_is_float(g->value[g->instance[e->in[k]].value].place.dtype));
+  const lm_segment_step *s = g->nsteps == e->nsteps + 1 ? &g->step[e->nsteps] : NULL;
+  if (e->is_real && e->no_grad && !op->has_precheck && s && s->op == e->op) e->step_args = s->args;
+}
+
 lm_status lm_compiled_record_call(lm_compiled *c, lm_op_id id, const void *args, bool in_place, lm_tensor **into,
                                   lm_tensor **out) {
   lm_segment *g = c->now;
@@ -378,6 +434,7 @@ lm_status lm_compiled_record_call(lm_compiled *c, lm_op_id id, const void *args,
   lm_ops_recorded = NULL;
   if (status != LM_OK) lm_segment_refuse(g, "%s failed", op->name);
   for (int i = e.nsteps; i < g->nsteps; i++) e.may_fail = e.may_fail || lm_step_may_fail(g, &g->step[i]);
+  note_numbers(g, &e);
   e.nout = status != LM_OK ? 0 : in_place || op->kind == LM_WRITE ? 1 : op->outs;
   for (int k = 0; k < e.nout; k++) {
     if (into && into[k] && out[k]) lm_header_become(into[k], &out[k]);
@@ -407,8 +464,12 @@ static lm_status add_leaves(lm_compiled *c, lm_segment_event *e) {
   e->first_leaf = g->nleaves;
   for (int i = 0; i < c->nnoted; i++) {
     const lm_noted *n = &c->noted[i];
+    e->delivers = e->delivers || (n->t && g->instance[n->instance].is_leaf && !lm_is_plain_leaf(n->t));
+  }
+  for (int i = 0; i < c->nnoted && !e->delivers; i++) {
+    const lm_noted *n = &c->noted[i];
     if (!n->t || !g->instance[n->instance].is_leaf) continue;
-    lm_segment_leaf leaf = {n->instance, NONE, NONE};
+    lm_segment_leaf leaf = {.instance = n->instance, .before = NONE, .after = NONE};
     NEED(grad_value(c, n->t, &leaf.before));
     if (!LM_APPEND(g->leaf, g->nleaves, g->leaf_capacity, leaf)) return LM_E_OOM;
     e->nleaves++;
@@ -416,8 +477,11 @@ static lm_status add_leaves(lm_compiled *c, lm_segment_event *e) {
   return LM_OK;
 }
 
-static lm_status set_leaves(lm_compiled *c, const lm_segment_event *e) {
+static lm_status set_leaves(lm_compiled *c, lm_segment_event *e) {
   lm_segment *g = c->now;
+  while (c->ndelivered > 0) lm_release(c->delivered[--c->ndelivered]);
+  if (e->delivers) e->nleaves = g->nleaves - e->first_leaf;
+  if (e->delivers) return LM_OK;
   for (int i = 0; i < c->nnoted; i++) {
     const lm_noted *n = &c->noted[i];
     for (int k = e->first_leaf; n->t && k < e->first_leaf + e->nleaves; k++)
@@ -448,18 +512,20 @@ lm_status lm_compiled_record_backward(lm_compiled *c, const lm_backward_args *a)
   lm_status noting = e.in ? LM_OK : LM_E_OOM;
   for (int i = 0; i < 2 * a->nroots && noting == LM_OK; i++) {
     lm_tensor *t = i < a->nroots ? a->roots[i] : a->grads ? a->grads[i - a->nroots] : NULL;
-    noting = event_input(c, t, &e.in[e.nin++]);
+    noting = event_input(c, &e, t, &e.in[e.nin++]);
   }
   if (noting == LM_OK) noting = add_leaves(c, &e);
   if (noting != LM_OK) lm_segment_refuse(g, "out of memory");
   lm_ops_recorded = g->runs_as_is ? NULL : &c->recorder;
+  c->delivers = e.delivers;
   lm_status status = lm_compiled_backward_plain(c, a);
   lm_ops_recorded = NULL;
   if (status != LM_OK) lm_segment_refuse(g, "backward failed");
-  if (!g->runs_as_is && set_leaves(c, &e) != LM_OK) lm_segment_refuse(g, "out of memory");
-  if (e.in && LM_APPEND(g->event, g->nevents, g->event_capacity, e)) return status;
-  lm_segment_refuse(g, "out of memory");
-  lm_free(e.in);
+  if (set_leaves(c, &e) != LM_OK) lm_segment_refuse(g, "out of memory");
+  const bool is_added = e.in && LM_APPEND(g->event, g->nevents, g->event_capacity, e);
+  if (!is_added) lm_segment_refuse(g, "out of memory");
+  if (!is_added) lm_free(e.in);
+  if (e.delivers) lm_compiled_finish_recording(c); /* hooks run when backward is called */
   return status;
 }
 
@@ -520,13 +586,14 @@ static void describe_results(lm_compiled *c) {
     if (!n->t && !instance->is_outside && instance->is_freed && used == 0) lm_segment_refuse(g, LM_GRAPH_DROPPED);
     if (!n->t) continue;
     if (instance->is_outside) {
-      if (lm_requires_grad(n->t) != instance->is_leaf) lm_segment_refuse(g, "a tensor from outside got a history");
+      if (!instance->any_history && lm_requires_grad(n->t) != instance->is_leaf)
+        lm_segment_refuse(g, "a tensor from outside got a history");
       continue;
     }
     instance->is_freed = lm_requires_grad(n->t);
     if (!instance->is_freed) continue;
     const lm_open_result open = {g, n->t};
-    const bool is_freed = lm_has_freed_history(n->t, &instance->maker) && n->instance < used;
+    const bool is_freed = lm_has_freed_history(n->t, &instance->maker, &instance->freed) && n->instance < used;
     if (!is_freed && !LM_APPEND(c->open, c->nopen, c->open_capacity, open)) lm_segment_refuse(g, "out of memory");
   }
 }
@@ -542,10 +609,11 @@ static bool draws_from_own(const lm_segment_step *s) {
 
 /* Returns true if a result that is noted leads to a graph that backward has not freed. */
 static bool has_open_graph(const lm_compiled *c) {
-  lm_op_id op;
+  const char *name, *freed;
   for (int i = 0; i < c->nnoted; i++) {
     const lm_noted *n = &c->noted[i];
-    if (n->t && !c->now->instance[n->instance].is_outside && lm_requires_grad(n->t) && !lm_has_freed_history(n->t, &op))
+    if (n->t && !c->now->instance[n->instance].is_outside && lm_requires_grad(n->t) &&
+        !lm_has_freed_history(n->t, &name, &freed))
       return true;
   }
   return false;
@@ -584,7 +652,8 @@ static void forget_recording(lm_compiled *c) {
   c->nnoted = 0;
   lm_free(c->instance_of.entry);
   lm_free(c->buffer_of.entry);
-  c->instance_of = c->buffer_of = (lm_address_map){0};
+  lm_free(c->number_of.entry);
+  c->instance_of = c->buffer_of = c->number_of = (lm_address_map){0};
 }
 
 void lm_compiled_finish_recording(lm_compiled *c) {
@@ -595,6 +664,7 @@ void lm_compiled_finish_recording(lm_compiled *c) {
   if (!g->runs_as_is && c->explains) lm_segment_write(g, false, &g->recorded);
   if (!g->runs_as_is && lm_segment_plan(g) != LM_OK) lm_segment_refuse(g, "out of memory");
   note_reason(c, g);
+  c->made += !g->runs_as_is;
   g->next = c->segments;
   c->segments = g;
   forget_recording(c);

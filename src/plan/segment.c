@@ -21,6 +21,7 @@ void lm_segment_drop_buffer(lm_segment *g, lm_segment_buffer *b) {
   for (int v = b->first; v >= 0; v = g->value[v].next) lm_release(lm_tensor_take(&g->value[v].t));
   lm_storage_release(b->storage);
   b->storage = NULL;
+  b->has_parts = false;
 }
 
 void lm_segment_reset(lm_segment *g) {
@@ -36,6 +37,7 @@ void lm_segment_reset(lm_segment *g) {
     g->buffer[b].pending = NULL;
   }
   while (g->nundo > 0) lm_release(g->undo[--g->nundo].before);
+  while (g->nsums > 0) lm_release(g->sum[--g->nsums].parts);
   g->done = g->nparts = 0;
   for (int i = 0; i < g->ninstances; i++) {
     lm_release(lm_tensor_take(&g->instance[i].t));
@@ -78,8 +80,10 @@ void lm_segment_free(lm_segment *g) {
   lm_free(g->event);
   lm_free(g->leaf);
   lm_free(g->undo);
+  lm_free(g->sum);
   lm_free(g->part);
   lm_free(g->fold);
+  lm_free(g->delivery);
   lm_free(g->reached);
   lm_bytes_free(&g->recorded);
   lm_free(g->chain);
@@ -150,7 +154,13 @@ bool lm_place_is(const lm_place *p, int64_t shift, const lm_tensor *t) {
          memcmp(p->stride, t->stride, p->ndim * sizeof *p->stride) == 0;
 }
 
-lm_status lm_segment_value_in(lm_segment *g, int buffer, const lm_place *place, int *out) {
+lm_status lm_segment_value_at(lm_segment *g, int buffer, const lm_tensor *t, int *out) {
+  lm_place place;
+  describe_place(t, &place);
+  return lm_segment_place(g, buffer, &place, out);
+}
+
+lm_status lm_segment_place(lm_segment *g, int buffer, const lm_place *place, int *out) {
   for (int v = g->buffer[buffer].first; v >= 0; v = g->value[v].next) {
     *out = v;
     if (lm_place_equals(&g->value[v].place, place)) return LM_OK;
@@ -161,12 +171,6 @@ lm_status lm_segment_value_in(lm_segment *g, int buffer, const lm_place *place, 
   return LM_OK;
 }
 
-lm_status lm_segment_value_at(lm_segment *g, int buffer, const lm_tensor *t, int *out) {
-  lm_place place;
-  describe_place(t, &place);
-  return lm_segment_value_in(g, buffer, &place, out);
-}
-
 void lm_segment_set_constant(lm_segment *g, int v, lm_tensor *t) {
   lm_segment_buffer *b = &g->buffer[g->value[v].buffer];
   if (!g->value[v].t) g->value[v].t = lm_retain(t);
@@ -175,7 +179,15 @@ void lm_segment_set_constant(lm_segment *g, int v, lm_tensor *t) {
   b->version = lm_version(t);
 }
 
-lm_status lm_segment_number(lm_segment *g, lm_tensor *number, int *out) {
+lm_status lm_segment_reshape(lm_segment *g, int v, int ndim, const int64_t *size, int *out) {
+  lm_place p = g->value[v].place;
+  p.ndim = (uint8_t)ndim;
+  memcpy(p.size, size, (size_t)ndim * sizeof *size);
+  lm_dense_strides(ndim, size, p.stride);
+  return lm_segment_place(g, g->value[v].buffer, &p, out);
+}
+
+lm_status lm_segment_add_number(lm_segment *g, lm_tensor *number, int *out) {
   const lm_segment_value value = {.number = number, .buffer = -1, .next = -1};
   if (!LM_APPEND(g->value, g->nvalues, g->value_capacity, value)) return LM_E_OOM;
   lm_retain(number);
@@ -227,13 +239,13 @@ static bool arg_is_equal(const lm_arg *a, const void *p, const void *q) {
   }
 }
 
-bool lm_args_equal(lm_op_id id, const void *a, const void *b) {
+int lm_args_difference(lm_op_id id, const void *a, const void *b, int from) {
   const lm_op *op = &lm_ops[id];
-  for (int i = 0; i < op->nargs; i++) {
+  for (int i = from; i < op->nargs; i++) {
     const size_t offset = op->arg[i].offset;
-    if (!arg_is_equal(&op->arg[i], (const char *)a + offset, (const char *)b + offset)) return false;
+    if (!arg_is_equal(&op->arg[i], (const char *)a + offset, (const char *)b + offset)) return i;
   }
-  return true;
+  return -1;
 }
 
 bool lm_numbers_equal(const lm_tensor *a, const lm_tensor *b) {
@@ -241,6 +253,22 @@ bool lm_numbers_equal(const lm_tensor *a, const lm_tensor *b) {
 }
 
 /* ---- steps and events */
+
+lm_status lm_segment_replace_step(lm_segment *g, int i, lm_op_id op, const void *args, int nin, const int *in, int nout,
+                                  const int *out) {
+  lm_segment_step made = {.op = op, .form = LM_RUN_ALL, .overwrites = -1, .nin = nin, .nout = nout};
+  made.args = lm_args_copy(op, args);
+  made.in = made.args ? lm_malloc((size_t)nin * sizeof *in) : NULL;
+  if (!made.in) {
+    lm_args_free(op, made.args);
+    return LM_E_OOM;
+  }
+  memcpy(made.in, in, (size_t)nin * sizeof *in);
+  memcpy(made.out, out, (size_t)nout * sizeof *out);
+  free_step(&g->step[i]);
+  g->step[i] = made;
+  return LM_OK;
+}
 
 void lm_segment_remove_step(lm_segment *g, int step) {
   free_step(&g->step[step]);
@@ -259,7 +287,7 @@ void lm_segment_drop_removed(lm_segment *g) {
   g->nsteps = n;
 }
 
-lm_tensor *lm_segment_number_of(const lm_segment *g, int in) { return g->value[~(in + 1)].number; }
+lm_segment_value *lm_segment_number(const lm_segment *g, int in) { return &g->value[~(in + 1)]; }
 
 bool lm_segment_has_backward(const lm_segment *g, int n) {
   for (int i = 0; i < n; i++)
@@ -285,8 +313,8 @@ int lm_segment_part_end(const lm_segment *g, int begin) {
   int end = g->nsteps;
   for (int i = 0; i < g->nevents; i++) {
     const lm_segment_event *e = &g->event[i];
-    const int at = e->is_pause ? e->nsteps : lm_segment_steps_after(g, i);
-    if ((e->is_pause || e->may_fail) && at > begin && at < end) end = at;
+    const int at = e->is_pause || e->delivers ? e->nsteps : lm_segment_steps_after(g, i);
+    if ((e->is_pause || e->delivers || e->may_fail) && at > begin && at < end) end = at;
   }
   return end;
 }

@@ -7,11 +7,11 @@
  * header that the script sees: an argument from outside, or a result. */
 #pragma once
 
+#include "autograd/follow.h"
 #include "base/address_map.h"
 #include "base/bytes.h"
 #include "op/elementwise_chain.h"
 #include "op/op_recorder.h"
-#include "plan/follow.h"
 #include "tensor/generator.h"
 
 typedef struct lm_place {
@@ -23,7 +23,8 @@ typedef struct lm_place {
 } lm_place;
 
 typedef struct lm_segment_value {
-  lm_tensor *number; /* a Lua number, retained; else NULL */
+  lm_tensor *number; /* a Lua number, of the latest call, retained; else NULL */
+  bool is_read;      /* true for a number that decides which steps there are, or whether one fails */
   int buffer, next;  /* next: of the buffer's values; -1: none */
   lm_place place;
   lm_tensor *t; /* while the steps run; of a constant's value, kept */
@@ -48,6 +49,7 @@ typedef struct lm_segment_buffer {
   bool depends;                  /* true if calls of a plan may differ in it */
   bool is_packed;                /* true for a constant of which kernels keep what they pack */
   bool is_taken;                 /* true if a step's result takes its memory */
+  bool has_parts;                /* true while it is to become sums of partial sums */
   uint32_t writes_replaced;      /* number of steps that wrote to it in place and now make it, for its version */
 } lm_segment_buffer;
 
@@ -56,13 +58,14 @@ typedef struct lm_segment_instance {
   bool is_outside;  /* true for an argument from outside */
   bool is_leaf;     /* true if it requires grad */
   bool is_result;   /* true for a plan's */
+  bool any_history; /* true for an argument that only ops without a gradient read: it may have a history or none */
   bool is_kept;     /* while a call runs: somebody holds it, so that it gets its values */
   bool has_history; /* while a call runs: true if it has a history by now */
-  bool is_freed;    /* true if it has a history, which backward has freed; `maker` ends it */
-  lm_op_id maker;
-  bool without_grad; /* true for a view that was made within no_grad */
-  int base;          /* instance that it is a view of; -1: none */
-  lm_tensor *t;      /* while a call runs; retained unless it is recorded */
+  bool is_freed;    /* true if it has a history, which backward has freed: */
+  const char *maker, *freed; /* names of the op that made it, and of that whose saved tensors backward needs first */
+  bool without_grad;         /* true for a view that was made within no_grad */
+  int base;                  /* instance that it is a view of; -1: none */
+  lm_tensor *t;              /* while a call runs; retained unless it is recorded */
 } lm_segment_instance;
 
 typedef struct lm_segment_step {
@@ -75,6 +78,7 @@ typedef struct lm_segment_step {
   bool is_removed; /* true until lm_segment_drop_removed */
   int overwrites;  /* value whose memory the result takes, unless somebody holds it; -1: none */
   int group;       /* number of its group from 1; 0: none */
+  int leaf;        /* number from 1 of the leaf whose memory for gradients its result may take; 0: none */
   int nin, nout;
   void *args; /* the op's struct, or an array of numbers */
   int *in;    /* indices of values; -1: NULL */
@@ -83,13 +87,17 @@ typedef struct lm_segment_step {
 
 typedef struct lm_segment_leaf { /* a leaf whose .grad a backward pass sets or adds to; values, -1: nil */
   int instance, before, after;
+  int at;       /* step after which the gradient, which is `after`, is delivered */
+  bool is_last; /* true if nothing reads a delivered gradient later */
 } lm_segment_leaf;
 
 typedef struct lm_segment_event {
   bool is_backward, in_place, retains; /* retains: of backward, retain_graph */
   bool is_pause;                       /* true for no call: values are needed, before backward has used the graph */
   bool may_fail;                       /* true if values may make it fail, so that its steps run at once */
-  int nsteps;                          /* number of steps before it */
+  bool is_real;                        /* true if floating tensors make an integer do as another number would */
+  bool delivers; /* true for backward with hooks of leaves, which get the gradients; it ends the segment and runs */
+  int nsteps;    /* number of steps before it */
   lm_op_id op;
   bool no_grad;
   lm_autocast cast;
@@ -97,6 +105,7 @@ typedef struct lm_segment_event {
   lm_dtype default_dtype;
   lm_device default_device;
   void *args;
+  void *step_args; /* the struct of the elementwise step that alone reads its numbers, or NULL */
   int nin, nout;
   int *in;               /* instances; -1: NULL; below: ~index of a value that is a number. Of backward: roots, grads */
   int out[LM_MAX_OUTS];  /* instances; -1: NULL */
@@ -117,12 +126,17 @@ typedef struct lm_segment_undo { /* a copy of a value from outside, before a ste
   lm_tensor *before;
 } lm_segment_undo;
 
+typedef struct lm_segment_sum { /* partial sums that are to be added up before the value is read */
+  int value;
+  lm_tensor *parts;
+} lm_segment_sum;
+
 typedef struct lm_segment_part { /* steps that ran at once */
   int begin;
   lm_draw drawn[2]; /* random states of the CPU and the segment's GPU before them */
 } lm_segment_part;
 
-struct lm_segment {
+typedef struct lm_segment {
   struct lm_segment *next; /* next of a list, in which the last used are first */
   int nvalues, nbuffers, ninstances, nsteps, nevents, nleaves;
   size_t value_capacity, buffer_capacity, instance_capacity, step_capacity, event_capacity, leaf_capacity;
@@ -135,12 +149,18 @@ struct lm_segment {
   lm_segment_undo *undo; /* while a call runs and has paused */
   int nundo, done;       /* done: number of steps that have run */
   size_t undo_capacity;
+  lm_segment_sum *sum; /* while a call runs */
+  int nsums;
+  size_t sum_capacity;
   lm_segment_part *part; /* while a call runs: what has run so far */
   int nparts;
   size_t part_capacity;
   lm_segment_fold *fold;
   int nfolds;
   size_t fold_capacity;
+  struct lm_pass *pass; /* while a call delivers gradients */
+  int *delivery;        /* indices of the leaves whose gradients are delivered, in their order */
+  int ndeliveries, delivered;
   uint64_t *reached; /* for each instance: bits of the leaves that its history leads to */
   int words;         /* numbers for an instance in `reached` */
   lm_chain *chain;
@@ -156,7 +176,7 @@ struct lm_segment {
   int patience, waits;    /* calls that run as they are before it is recorded again; how many the next time */
   const char *line;       /* line of the script at its last event; interned, or NULL */
   char reason[200];       /* why it runs as it is */
-};
+} lm_segment;
 
 void lm_segment_free(lm_segment *g); /* g may be NULL */
 /* Drops what a call holds. */
@@ -178,22 +198,27 @@ bool lm_place_is_contiguous(const lm_place *p);
 int64_t lm_place_numel(const lm_place *p);
 /* Returns in *out the value of a buffer at t's place, added if it is new. */
 lm_status lm_segment_value_at(lm_segment *g, int buffer, const lm_tensor *t, int *out);
-/* Returns in *out the value of a buffer at a place, added if it is new. */
-lm_status lm_segment_value_in(lm_segment *g, int buffer, const lm_place *place, int *out);
 /* Makes t, retained, the header of a constant's value, unless it has one. */
 void lm_segment_set_constant(lm_segment *g, int v, lm_tensor *t);
-lm_status lm_segment_number(lm_segment *g, lm_tensor *number, int *out);
+lm_status lm_segment_add_number(lm_segment *g, lm_tensor *number, int *out);
+lm_status lm_segment_place(lm_segment *g, int buffer, const lm_place *place, int *out);
+/* Returns in *out a contiguous value in another shape. */
+lm_status lm_segment_reshape(lm_segment *g, int v, int ndim, const int64_t *size, int *out);
 lm_status lm_segment_new_buffer(lm_segment *g, lm_buffer_origin origin, const lm_storage *s, int *out);
-/* Returns true if two argument structs of an op have equal arguments, tensors aside. */
-bool lm_args_equal(lm_op_id op, const void *a, const void *b);
+/* Returns the index of the first argument, tensors aside, from `from` on that differs in two structs of an op, or -1.
+ */
+int lm_args_difference(lm_op_id op, const void *a, const void *b, int from);
 bool lm_numbers_equal(const lm_tensor *a, const lm_tensor *b);
 
+/* Makes step i another op before the segment has run. args: copied, tensors aside; in, out: values. */
+lm_status lm_segment_replace_step(lm_segment *g, int i, lm_op_id op, const void *args, int nin, const int *in, int nout,
+                                  const int *out);
 /* Removes a step before the segment has run. */
 void lm_segment_remove_step(lm_segment *g, int step);
 /* Drops the steps that are marked as removed, of a segment without events. */
 void lm_segment_drop_removed(lm_segment *g);
-/* Returns the number that an event's input is, which is no instance. */
-lm_tensor *lm_segment_number_of(const lm_segment *g, int in);
+/* Returns the value of the number that an event's input is, which is no instance. */
+lm_segment_value *lm_segment_number(const lm_segment *g, int in);
 /* Returns true if backward is among the first n events. */
 bool lm_segment_has_backward(const lm_segment *g, int n);
 /* Returns the number of instances that the first n events have. */

@@ -1,4 +1,5 @@
 /* Runs a segment's steps. */
+#include "autograd/gradients.h"
 #include "autograd/record_graph.h"
 #include "autograd/tape.h"
 #include "base/mapping_guard.h"
@@ -56,6 +57,47 @@ static void find_written(lm_segment *g) {
         g->buffer[g->value[g->step[i].in[k]].buffer].is_written = true;
 }
 
+/* Returns the last step from `begin` on that writes to a buffer, or that it is in a row or group with; begin - 1: none
+ * does. */
+static int find_made(const lm_segment *g, int begin, int buffer) {
+  int at = g->nsteps - 1;
+  while (at >= begin && (lm_step_is_view(&g->step[at]) || !lm_step_changes(g, &g->step[at], buffer))) at--;
+  if (at < begin) return at;
+  while (at + 1 < g->nsteps && (g->step[at + 1].joins || lm_step_is_view(&g->step[at + 1]) ||
+                                (g->step[at].group > 0 && g->step[at + 1].group == g->step[at].group)))
+    at++;
+  return at;
+}
+
+/* Finds when gradients are delivered: each as soon as it is computed, so that a hook can send it meanwhile. */
+static lm_status find_deliveries(lm_segment *g) {
+  const lm_segment_event *e = &g->event[g->nevents - 1];
+  if (!e->delivers) return LM_OK;
+  g->delivery = lm_malloc(((size_t)e->nleaves + 1) * sizeof *g->delivery);
+  if (!g->delivery) return LM_E_OOM;
+  for (int i = e->first_leaf; i < e->first_leaf + e->nleaves; i++) {
+    lm_segment_leaf *leaf = &g->leaf[i];
+    const int buffer = lm_buffer_of(g, leaf->after);
+    leaf->at = buffer < 0 ? e->nsteps - 1 : find_made(g, e->nsteps, buffer);
+    leaf->is_last = buffer >= 0 && g->buffer[buffer].origin == LM_FROM_STEP && !lm_buffer_has_instance(g, buffer) &&
+                    g->buffer[buffer].last_use <= leaf->at;
+    int k = g->ndeliveries++;
+    for (; k > 0 && g->leaf[g->delivery[k - 1]].at > leaf->at; k--) g->delivery[k] = g->delivery[k - 1];
+    g->delivery[k] = i;
+  }
+  for (int k = 0; k < g->ndeliveries; k++) {
+    lm_segment_leaf *leaf = &g->leaf[g->delivery[k]];
+    for (int j = k + 1; j < g->ndeliveries && leaf->is_last; j++)
+      leaf->is_last = lm_buffer_of(g, g->leaf[g->delivery[j]].after) != lm_buffer_of(g, leaf->after);
+    int made = leaf->is_last ? find_made(g, e->nsteps, lm_buffer_of(g, leaf->after)) : -1;
+    while (made >= e->nsteps && lm_step_is_view(&g->step[made])) made--;
+    lm_segment_step *s = made < e->nsteps ? NULL : &g->step[made];
+    if (s && s->group == 0 && !s->is_chained && s->overwrites < 0 && s->out[0] == leaf->after && !lm_step_writes(s, 0))
+      s->leaf = g->delivery[k] + 1;
+  }
+  return LM_OK;
+}
+
 lm_status lm_segment_plan(lm_segment *g) {
   bool any = false;
   if (LM_DEVICE_KIND(g->device) == LM_CPU) {
@@ -64,12 +106,15 @@ lm_status lm_segment_plan(lm_segment *g) {
     lm_segment_find_rows(g);
   } else if (!g->is_exact) {
     lm_segment_widen_results(g);
+    NEED(lm_segment_join_gelu(g));
     NEED(lm_segment_join_sums(g));
+    NEED(lm_segment_add_embeddings(g));
     NEED(lm_segment_group_steps(g));
   }
   lm_segment_set_last_uses(g);
   find_written(g);
   lm_segment_overwrite(g);
+  NEED(find_deliveries(g));
   for (int i = 0; i < g->nsteps; i++) any = any || g->step[i].is_chained;
   return any && !g->chain ? lm_chain_new(&g->chain) : LM_OK;
 }
@@ -139,19 +184,30 @@ static lm_status find_overwritten(lm_segment *g, const lm_segment_step *s, lm_te
   return lm_segment_header(g, s->overwrites, false, out);
 }
 
+/* Returns a new reference to memory that hooks of a leaf want its gradient in, which step s computes; else NULL. */
+static lm_tensor *find_grad_buffer(lm_segment *g, const lm_segment_step *s) {
+  const lm_node *leaf = s->leaf > 0 ? g->instance[g->leaf[s->leaf - 1].instance].t->grad->node : NULL;
+  return leaf && leaf->out[0].watch && leaf->out[0].watch->grad_buffer ? lm_leaf_grad_buffer(leaf) : NULL;
+}
+
 static lm_status run_step(lm_segment *g, int i) {
   lm_segment_step *s = &g->step[i];
   lm_tensor *out[LM_MAX_OUTS] = {NULL};
   const char *name = lm_ops[s->op < 0 ? lm_pointwise_op(s->kernel) : s->op].name;
   lm_tensor *overwritten;
+  LM_OWNED *grad_buffer = find_grad_buffer(g, s);
   NEED(find_overwritten(g, s, &overwritten));
+  lm_tensor *into = grad_buffer ? grad_buffer : overwritten;
   if (s->widens) lm_halves_widen = true;
-  if (overwritten) lm_tensor_set_next_out(overwritten);
+  if (into) lm_tensor_set_next_out(into);
   lm_status status = run_kernel(g, i, out);
-  if (overwritten) lm_tensor_set_next_out(NULL);
+  if (into) lm_tensor_set_next_out(NULL);
   if (s->widens) lm_halves_widen = false;
   NEED(status);
   if (overwritten && out[0] && out[0]->storage == overwritten->storage) atomic_store(&out[0]->storage->version, 0);
+  if (grad_buffer && out[0] && out[0]->storage == grad_buffer->storage)
+    g->buffer[lm_buffer_of(g, s->out[0])].shift =
+        out[0]->data - (char *)out[0]->storage->data - g->value[s->out[0]].place.at;
   for (int k = 0; k < s->nout; k++) {
     lm_status put = put_result(g, s->out[k], out[k], name);
     if (status == LM_OK) status = put;
@@ -176,6 +232,24 @@ static lm_status end_row(lm_segment *g) {
   return status == LM_OK || g->nevents == 0 ? status : LM_E_STATE;
 }
 
+/* Returns true if gradients are to be delivered before step i. */
+static bool has_deliveries(const lm_segment *g, int i) {
+  return g->pass && g->delivered < g->ndeliveries && g->leaf[g->delivery[g->delivered]].at < i;
+}
+
+static lm_status deliver(lm_segment *g, int i) {
+  if (has_deliveries(g, i)) NEED(lm_segment_add_parts(g, 0, 0));
+  while (has_deliveries(g, i)) {
+    const lm_segment_leaf *leaf = &g->leaf[g->delivery[g->delivered++]];
+    lm_tensor *grad;
+    NEED(lm_segment_header(g, leaf->after, false, &grad));
+    lm_retain(grad);
+    if (leaf->is_last) lm_segment_drop_buffer(g, &g->buffer[lm_buffer_of(g, leaf->after)]);
+    NEED(lm_deliver_gradient(g->pass, g->instance[leaf->instance].t, grad));
+  }
+  return LM_OK;
+}
+
 static lm_status run_steps(lm_segment *g, int n) {
   lm_status status = LM_OK;
   bool defers = false;
@@ -183,14 +257,19 @@ static lm_status run_steps(lm_segment *g, int n) {
     const lm_segment_step *s = &g->step[g->done];
     if (lm_step_is_view(s)) continue;
     if (defers && !s->joins) status = end_row(g), defers = false;
+    if (status == LM_OK && !defers) status = deliver(g, g->done);
     if (status != LM_OK) break;
     if (!defers && s->is_chained) lm_chain_begin(g->chain), defers = true;
+    status = lm_segment_add_parts(g, g->done, s->group > 0 ? g->group[s->group - 1].nsteps : 1);
+    if (status != LM_OK) break;
     if (!run_group(g, g->done, &status)) status = run_step(g, g->done);
   }
   if (defers) {
     const lm_status ended = end_row(g);
     if (status == LM_OK) status = ended;
   }
+  if (status == LM_OK) status = deliver(g, g->done);
+  if (status == LM_OK) status = lm_segment_add_parts(g, 0, 0);
   return status == LM_OK ? lm_truncation_check() : status;
 }
 
@@ -204,7 +283,7 @@ static lm_status set_freed_history(lm_segment *g, lm_segment_instance *n) {
     const uint64_t reached = g->reached[(n - g->instance) * g->words + i / 64];
     if (reached >> i % 64 & 1 && t && t->grad && t->grad->node) leaf[nleaves++] = t;
   }
-  lm_status status = lm_set_freed_history(n->t, n->maker, nleaves, leaf);
+  lm_status status = lm_set_freed_history(n->t, n->maker, n->freed ? n->freed : n->maker, nleaves, leaf);
   lm_free(leaf);
   return status;
 }
@@ -293,7 +372,25 @@ void lm_segment_set_drawn(const lm_segment *g, const lm_draw *drawn) {
 
 lm_status lm_segment_run_to(lm_segment *g, int n) { return run_part(g, n, true); }
 
+/* Runs the steps of a backward pass whose gradients go to hooks. Nothing of it can run again. */
+static lm_status run_delivering(lm_segment *g) {
+  lm_tensor **leaf = lm_malloc(((size_t)g->ndeliveries + 1) * sizeof *leaf);
+  if (!leaf) return LM_E_OOM;
+  for (int k = 0; k < g->ndeliveries; k++) leaf[k] = g->instance[g->leaf[g->delivery[k]].instance].t;
+  lm_follower *follower = lm_follower_swap(NULL);
+  lm_status status = lm_delivery_begin(g->ndeliveries, leaf, &g->pass);
+  lm_free(leaf);
+  g->delivered = 0;
+  if (status == LM_OK) status = run_part(g, g->nsteps, false);
+  lm_pass *pass = g->pass;
+  g->pass = NULL;
+  status = lm_delivery_end(pass, status);
+  lm_follower_swap(follower);
+  return status;
+}
+
 lm_status lm_segment_run(lm_segment *g) {
+  if (g->event[g->nevents - 1].delivers) return run_delivering(g);
   NEED(run_part(g, g->nsteps, false));
   return set_gradients(g);
 }

@@ -1,27 +1,8 @@
 /* Makes a product, reduction or elementwise op of halves write float32, where its result is only read to be converted
- * to it, as gradients of weights under autocast are. The conversion goes, and values are not rounded to half in
- * between, by which they differ from those of eager ops. Devices but the CPU, whose steps keep the bits of eager ops.
- */
+ * to what the script sees, as gradients of weights under autocast are. The conversion goes, and values are not rounded
+ * to half in between, by which they differ from those of eager ops. Other conversions are left to groups, which read
+ * half of the bytes. Devices but the CPU, whose steps keep the bits of eager ops. */
 #include "plan/passes.h"
-
-/* Returns true if an event or a gradient has a value in the buffer. */
-static bool is_visible(const lm_segment *g, int buffer) {
-  if (lm_buffer_has_instance(g, buffer)) return true;
-  for (int i = 0; i < g->nleaves; i++)
-    if (g->leaf[i].after >= 0 && g->value[g->leaf[i].after].buffer == buffer) return true;
-  return false;
-}
-
-/* Returns the only step after i that reads or writes the buffer, views aside; -1: none, or several. */
-static int find_reader(const lm_segment *g, int i, int buffer) {
-  int found = -1;
-  for (int k = i + 1; k < g->nsteps; k++) {
-    if (lm_step_is_view(&g->step[k]) || !lm_step_reads(g, &g->step[k], buffer)) continue;
-    if (found >= 0) return -1;
-    found = k;
-  }
-  return found;
-}
 
 /* Returns true for a step of halves that would write float32 if lm_halves_widen were true. */
 static bool can_widen(const lm_segment *g, const lm_segment_step *s) {
@@ -45,9 +26,9 @@ void lm_segment_widen_results(lm_segment *g) {
   for (int i = 0; i < g->nsteps; i++) {
     lm_segment_step *s = &g->step[i];
     if (!can_widen(g, s)) continue;
-    const int buffer = g->value[s->out[0]].buffer, reader = find_reader(g, i, buffer);
-    if (reader < 0 || is_visible(g, buffer) || !converts(g, &g->step[reader], s->out[0]) ||
-        lm_segment_part_end(g, i) <= reader)
+    const int buffer = g->value[s->out[0]].buffer, reader = lm_segment_reader(g, i, buffer);
+    if (reader < 0 || lm_buffer_is_visible(g, buffer) || !converts(g, &g->step[reader], s->out[0]) ||
+        !lm_buffer_is_visible(g, g->value[g->step[reader].out[0]].buffer) || lm_segment_part_end(g, i) <= reader)
       continue;
     s->out[0] = g->step[reader].out[0];
     s->widens = true;

@@ -483,7 +483,7 @@ static lm_status fetch_element(const lm_tensor *t, element *out) {
 
 lm_status lm_tensor_item_f64(const lm_tensor *t, double *out) {
   element e;
-  if (watcher() && !t->number) watcher()->read(watcher());
+  if (watcher()) watcher()->read(watcher(), t);
   NEED(fetch_element(t, &e));
   lm_dtype dtype = t->dtype;
   *out = lm_dtype_is_float(dtype) ? lm_real_at(dtype, &e, 0) : (double)lm_integer_at(dtype, &e, 0);
@@ -494,7 +494,7 @@ lm_status lm_tensor_item_i64(const lm_tensor *t, int64_t *out) {
   element e;
   double value;
   if (t->dtype == LM_I64) {
-    if (watcher() && !t->number) watcher()->read(watcher());
+    if (watcher()) watcher()->read(watcher(), t);
     lm_status status = fetch_element(t, &e);
     if (status == LM_OK) *out = e.i64;
     return status;

@@ -233,7 +233,7 @@ typedef struct lm_tensor_watcher {
   void (*made)(struct lm_tensor_watcher *w, const lm_storage *s);   /* memory was made */
   void (*freed)(struct lm_tensor_watcher *w, const lm_storage *s);  /* memory is freed */
   void (*dropped)(struct lm_tensor_watcher *w, const lm_tensor *t); /* a header is freed */
-  void (*read)(struct lm_tensor_watcher *w);                        /* C code reads an element as a number */
+  void (*read)(struct lm_tensor_watcher *w, const lm_tensor *t);    /* C code reads an element as a number */
 } lm_tensor_watcher;
 LM_API extern _Thread_local lm_tensor_watcher *lm_tensors_watched;
 /* The number of threads that run compiled steps: while it is 0, no thread-local variable of theirs needs a look. */

@@ -49,13 +49,13 @@ end
 --- Returns a function that does the same as model, a training step, on a GPU by replaying a captured graph.
 local compile = signature.of("compile(model: callable, {warmup: natural = 3, exact = false, explain = false})",
   function(model, o)
-  local cases, state = {}, {captures = 0, replays = 0, sets = 0, recordings = 0}
+  local cases, state = {}, {captures = 0, replays = 0, sets = 0, recordings = 0, segments = 0, runs = 0}
   local module = records.is_module(model) and model
   local recorded, plans = prepare.recorded(function(...) return model(...) end, module, false, false, "compile")
   local called, followed = function(...) return model(...) end, setmetatable({}, prepare.of_this_thread)
   local outdated -- why the last graph that was dropped no longer holds
-  local recordings, is_steady = 0, true -- is_steady: the last call by segments recorded nothing; else a capture would
-  -- freeze what changes from call to call
+  local recorded_so_far, is_steady = 0, true -- is_steady: the last call by segments recorded nothing, and had the
+  -- numbers of that before; else a capture would freeze what changes from call to call
 
   local function with_plans(...)
     state.recordings, state.reason = plans.recordings, plans.reason
@@ -64,7 +64,8 @@ local compile = signature.of("compile(model: callable, {warmup: natural = 3, exa
 
   local function with_segments(...)
     local now = followed.step:state()
-    recordings, is_steady = now.recordings, now.recordings == recordings
+    local so_far = now.recordings + now.changes
+    recorded_so_far, is_steady = so_far, so_far == recorded_so_far
     if followed.print then followed.print() end
     state.segments, state.runs = now.segments, now.runs
     state.reason = state.reason or now.reason and (now.line and "after " .. now.line .. ": " or "") .. now.reason

@@ -135,7 +135,8 @@ end
 --- Checks the options of a language model's call, net(ids [, {cache, attention_mask, position_ids}]); a cache is a list
 --- of one for each of `layers`. Returns them with first, the number of tokens in the cache; `seen`, the options of
 --- scaled_dot_product_attention by which a token attends to those before it, also in the cache, except where the mask
---- is false (a token that attends to none gets zeros); and `near`, the same for the last `window` tokens alone.
+--- is false (a token that attends to none gets zeros); and `near`, the same for the last `window` tokens alone. With
+--- cache[1].position, which the one token is at, the mask is bool [N, max_seq_len], and position_ids are required.
 function common.forward_options(who, ids, opts, layers, window)
   local o = options.check(who, opts, "{cache: table, attention_mask: tensor, position_ids: tensor}")
   local n, l = unpack(common.ids(who, ids).shape)
@@ -143,6 +144,15 @@ function common.forward_options(who, ids, opts, layers, window)
   if cache and not (#cache == layers and class.has(cache[1], "update")) then
     options.fail("%s: cache must be a list of %d nn.KVCache, one for each layer, as the net's new_cache makes it", who,
       layers)
+  end
+  local place = cache and cache[1].position
+  if place then
+    local columns = ops.arange(1, cache[1].keys.shape[3] + 1, {dtype = "int64", device = ids.device})
+    local seen = columns:le(place):view(1, 1, 1, -1)
+    if mask then seen = seen:logical_and(mask:view(n, 1, 1, -1)) end
+    o.first, o.seen = 0, {attn_mask = seen}
+    o.near = window and {attn_mask = seen:logical_and(columns:gt(place - window):view(1, 1, 1, -1))} or o.seen
+    return o
   end
   o.first = cache and options.arg(who, "cache[1].length", cache[1].length or 0, "natural") or 0
   if mask then shapes.check(who, "attention_mask", mask, {n, o.first + l}) end

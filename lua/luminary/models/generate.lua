@@ -232,7 +232,7 @@ local generate
 --- top_p = 1, min_p = 0, repetition_penalty = 1, no_repeat_ngram_size = 0, bad_words_ids, num_beams = 1,
 --- num_return_sequences = 1, length_penalty = 1, early_stopping = false, eos_token_id, pad_token_id, attention_mask,
 --- stop_strings, tokenizer, use_cache = true, streamer, on_text, generator}]): Generates sequences of token ids with a
---- language model.
+--- language model. On a GPU the step of a library's model without hooks is captured after 16 tokens, and replayed.
 function generate(net, ids, opts)
   local module = Module.is_module(net)
   local has, method = pcall(function() return net.generate end) -- an error where a module lacks it

@@ -208,6 +208,7 @@ function Llama:new_cache(batch_size, max_seq_len)
   local caches = self:caches(config.num_hidden_layers, batch_size, max_seq_len, config.num_key_value_heads,
     config.head_dim)
   if self.rope.scaling.long_factor then caches.recompute_beyond = self.rope.max_seq_len end
+  caches.by_length = self.rope.scaling.rope_type == "dynamic" or caches.recompute_beyond ~= nil
   return caches
 end
 

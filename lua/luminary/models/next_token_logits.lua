@@ -1,8 +1,11 @@
 --- Computes the scores of the next token for generate, with the cache and mask that a net supports.
 local core = require "luminary.core"
 local options = require "luminary.base.options"
+local load_module = require "luminary.base.load_module"
 
 local ops, fail = core.ops, options.fail
+
+local CAPTURED_AFTER = 16 -- tokens; to capture a step takes as long as some tens of replays save
 
 -- Returns the scores [n, V], float32, of the last position in a net's result.
 local function last_place(who, y, n)
@@ -41,7 +44,41 @@ end
 local Logits = {}
 Logits.__index = Logits
 
+-- Returns the step of one token, a function of the token [n, 1] and its position [1], on which no shape depends, so
+-- that a GPU replays it.
+local function token_step(self, rows)
+  local net, cache, mask, absent = self.net, self.cache, self.mask, nil -- absent: number of tokens of padding
+  if mask then
+    local room = cache[1].keys.shape[3]
+    mask = ops.cat({mask, ops.ones({rows, room}, {dtype = "bool", device = mask.device})}, 2):narrow(2, 1, room)
+    absent = mask:logical_not():long():sum(2, true)
+  end
+  return (load_module("luminary.cuda.compile").compile(function(ids, place)
+    for _, each in ipairs(cache) do each.position = place end
+    local position_ids = place:view(1, 1):expand(rows, 1)
+    return (net(ids, {cache = cache, attention_mask = mask,
+      position_ids = absent and position_ids - absent or position_ids}))
+  end, {warmup = 2}))
+end
+
+-- Returns the scores of the token at the end of ids by its step; nil where no step is replayed, or is worth it.
+local function replayed_logits(self, ids)
+  local cache, l = self.cache, ids.shape[2]
+  self.tokens = self.known == l - 1 and self.tokens + 1 or 0
+  if not (ids.is_cuda and cache) or self.tokens < CAPTURED_AFTER or cache.by_length then return end
+  if self.step == nil then
+    self.step = not (self.is_reordered or core.graph_is_capturing() or self.net.tensor_ranks)
+      and load_module("luminary.prepare").is_of_library(self.net) and token_step(self, ids.shape[1])
+  end
+  if not self.step then return end
+  self.known = l
+  local position = ops.full({1}, l, {dtype = "int64", device = ids.device})
+  return last_place(self.who, self.step(ids:narrow(2, l, 1):clone(), position), ids.shape[1])
+end
+
 local function compute_logits(self, ids)
+  local replayed = replayed_logits(self, ids)
+  if replayed then return replayed end
   local rows, l = unpack(ids.shape)
   local net, mask, known = self.net, self.mask, self.known
   if mask and mask.shape[2] < l then
@@ -70,6 +107,7 @@ function Logits:after(ids) return checked_scores(self.who, compute_logits(self, 
 
 --- Replaces the sequences in the cache by those with the indices `order`, int64 [m].
 function Logits:reorder(order)
+  self.is_reordered = true
   for _, each in ipairs(self.cache or {}) do each:reorder(order) end
 end
 
@@ -84,5 +122,7 @@ return function(who, net, n, length, mask, use_cache)
   local offers = type(net) ~= "function" and type(net.new_cache) == "function"
   local cache = offers and use_cache and net:new_cache(n, length) or nil
   -- Closures are avoided: the compiled code of one keeps what it captures alive.
-  return setmetatable({who = who, net = net, mask = mask, offers = offers, cache = cache, known = 0}, Logits)
+  return setmetatable({
+    who = who, net = net, mask = mask, offers = offers, cache = cache, known = 0, tokens = 0,
+  }, Logits)
 end

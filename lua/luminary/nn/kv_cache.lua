@@ -41,14 +41,27 @@ local function write_keys_values(keys, k, values, v)
   values:copy_(v)
 end
 
+-- Writes one position, an int64 tensor [1].
+local function write_at(position, keys, k, values, v)
+  local place = position:view(1, 1, 1, 1):expand {keys.shape[1], keys.shape[2], 1, keys.shape[4]}
+  keys:scatter_(3, place, k:to(keys.dtype))
+  values:scatter_(3, place, v:to(values.dtype))
+end
+
 --- local k, v = cache:update(k, v): Stores the keys and values of n new positions, [batch_size, num_kv_heads, n,
 --- head_dim], and returns those of all positions so far, [batch_size, num_kv_heads, cache.length, head_dim], as views.
---- Both must have the dtype of the cache, except within autocast, which converts them. There is no gradient.
+--- Both must have the dtype of the cache, except within autocast, which converts them. There is no gradient. With
+--- cache.position, an int64 tensor [1], the one new position is stored there, cache.length does not change, and all
+--- max_seq_len positions are returned, so that no shape depends on it.
 function KVCache:update(k, v)
   local who, keys, values = "KVCache:update", self.keys, self.values
   local room, n = keys.shape, arg(who, "k", k, "tensor").ndim == 4 and k.shape[3]
   check_entries(who, "k", k, room, n, keys.dtype)
   check_entries(who, "v", arg(who, "v", v, "tensor"), room, n, keys.dtype)
+  if self.position then
+    core.no_grad(write_at, self.position, keys, k, values, v)
+    return keys, values
+  end
   local first = length_of(self, who, room[3])
   if first + n > room[3] then
     fail("%s: the cache holds %d of %d positions; cannot append %d more", who, first, room[3], n)

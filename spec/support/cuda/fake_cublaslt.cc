@@ -25,6 +25,8 @@ struct layout {
 struct product {
   int magic, compute, scale, transa, transb, epilogue;
   void *bias; /* or what gets the sums of the second factor */
+  void *aux;  /* the input of gelu */
+  int64_t aux_ld;
 };
 struct wish {
   int magic;
@@ -74,6 +76,21 @@ static bool adds_up(const product &p) {
   return p.epilogue == CUBLASLT_EPILOGUE_BGRADA || p.epilogue == CUBLASLT_EPILOGUE_BGRADB;
 }
 
+static bool has_bias(const product &p) {
+  return p.epilogue == CUBLASLT_EPILOGUE_BIAS || p.epilogue == CUBLASLT_EPILOGUE_GELU_AUX_BIAS;
+}
+static bool has_gelu(const product &p) {
+  return p.epilogue == CUBLASLT_EPILOGUE_GELU_AUX || p.epilogue == CUBLASLT_EPILOGUE_GELU_AUX_BIAS ||
+         p.epilogue == CUBLASLT_EPILOGUE_DGELU;
+}
+
+/* gelu by its tanh approximation, and its derivative. */
+static double gelu(double x, bool derives) {
+  double t = tanh(0.7978845608028654 * (x + 0.044715 * x * x * x));
+  double slope = 0.7978845608028654 * (1 + 3 * 0.044715 * x * x) * (1 - t * t);
+  return derives ? 0.5 * (1 + t) + 0.5 * x * slope : 0.5 * x * (1 + t);
+}
+
 static uint64_t describe(const product &how, const layout &a, const layout &b, const layout &c, const layout &d) {
   uint64_t hash = 1;
   for (int v : {how.compute, how.scale, how.transa, how.transb, how.epilogue}) hash = mix(hash, (uint64_t)v);
@@ -94,12 +111,14 @@ static bool fits(const product &how, const layout &a, const layout &b, const lay
   }
   bool widens =
       d.type == CUDA_R_32F && (a.type == CUDA_R_16F || a.type == CUDA_R_16BF); /* into float, without a bias */
-  if (a.type != b.type || c.type != d.type || (a.type != d.type && (!widens || how.epilogue == CUBLASLT_EPILOGUE_BIAS)))
+  if (a.type != b.type || c.type != d.type || (a.type != d.type && (!widens || has_bias(how) || has_gelu(how))))
     return false;
   bool wide = d.type == CUDA_R_64F;
   if (wide != (how.compute == CUBLAS_COMPUTE_64F) || wide != (how.scale == CUDA_R_64F)) return false;
   if (how.compute == CUBLAS_COMPUTE_32F_FAST_TF32 && d.type != CUDA_R_32F) return false;
-  if ((how.epilogue != CUBLASLT_EPILOGUE_DEFAULT) != (how.bias != NULL)) return false;
+  if ((has_bias(how) || adds_up(how)) != (how.bias != NULL) || has_gelu(how) != (how.aux != NULL)) return false;
+  if (has_gelu(how) && (how.aux_ld < (int64_t)d.rows || how.aux_ld % 8 != 0 || !lm_fake_aligned(how.aux, 16)))
+    return false;
   uint64_t m = how.transa == CUBLAS_OP_T ? a.columns : a.rows, k = how.transa == CUBLAS_OP_T ? a.rows : a.columns;
   uint64_t l = how.transb == CUBLAS_OP_T ? b.columns : b.rows, n = how.transb == CUBLAS_OP_T ? b.rows : b.columns;
   return k == l && d.rows == m && d.columns == n && c.rows == m && c.columns == n;
@@ -133,7 +152,13 @@ static void multiply(product how, layout A, layout B, layout C, layout D, double
         }
         double value = alpha * sum;
         if (beta != 0) value += beta * lm_fake_read(type, c, i * C.step + row + column * C.ld);
-        if (how.epilogue == CUBLASLT_EPILOGUE_BIAS) value += lm_fake_read(type, how.bias, row);
+        if (has_bias(how)) value += lm_fake_read(type, how.bias, row);
+        if (how.epilogue == CUBLASLT_EPILOGUE_DGELU) {
+          value *= gelu(lm_fake_read(type, how.aux, row + column * how.aux_ld), true);
+        } else if (has_gelu(how)) {
+          lm_fake_write(type, how.aux, row + column * how.aux_ld, value);
+          value = gelu(value, false);
+        }
         lm_fake_write(type, d, i * D.step + row + column * D.ld, value);
       }
     }
@@ -215,7 +240,7 @@ LM_FAKE_API cublasStatus_t cublasLtMatmulDescInit_internal(cublasLtMatmulDesc_t 
                                                            cublasComputeType_t compute, cudaDataType_t scale) {
   ENTER();
   if (size < sizeof *out) return CUBLAS_STATUS_INVALID_VALUE;
-  product how = {PRODUCT, compute, scale, CUBLAS_OP_N, CUBLAS_OP_N, CUBLASLT_EPILOGUE_DEFAULT, NULL};
+  product how = {PRODUCT, compute, scale, CUBLAS_OP_N, CUBLAS_OP_N, CUBLASLT_EPILOGUE_DEFAULT, NULL, NULL, 0};
   memcpy(out, &how, sizeof how);
   return CUBLAS_STATUS_SUCCESS;
 }
@@ -228,6 +253,11 @@ LM_FAKE_API cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t o
   if (name == CUBLASLT_MATMUL_DESC_BIAS_POINTER) {
     if (size != sizeof how->bias) return CUBLAS_STATUS_INVALID_VALUE;
     memcpy(&how->bias, value, size);
+    return CUBLAS_STATUS_SUCCESS;
+  }
+  if (name == CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER || name == CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD) {
+    if (size != sizeof how->aux) return CUBLAS_STATUS_INVALID_VALUE;
+    memcpy(name == CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD ? (void *)&how->aux_ld : (void *)&how->aux, value, size);
     return CUBLAS_STATUS_SUCCESS;
   }
   int number;
@@ -289,7 +319,9 @@ LM_FAKE_API cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t h, cu
   *found = 0;
   if (lm_fake_forbidden() != 0) return CUBLAS_STATUS_INTERNAL_ERROR; /* since CUDA 13.3 */
   if (!h || w.magic != WISH || wanted < 1 || !fits(p, A, B, C, D)) return CUBLAS_STATUS_INVALID_VALUE;
-  if (p.epilogue == CUBLASLT_EPILOGUE_BIAS && D.rows == 1) return CUBLAS_STATUS_NOT_SUPPORTED;
+  if (has_bias(p) && D.rows == 1) return CUBLAS_STATUS_NOT_SUPPORTED;
+  if (has_gelu(p) && (D.batch > 1 || (D.type != CUDA_R_16F && D.type != CUDA_R_16BF)))
+    return CUBLAS_STATUS_NOT_SUPPORTED;
   if (adds_up(p) && (B.batch > 1 || D.columns % 8 != 0)) return CUBLAS_STATUS_NOT_SUPPORTED;
   uint64_t workspace = A.columns > 32 && w.workspace >= WORKSPACE ? WORKSPACE : 0;
   algorithm chosen = {ALGORITHM, {w.align[0], w.align[1], w.align[2], w.align[3]}, workspace, describe(p, A, B, C, D)};
@@ -335,8 +367,8 @@ LM_FAKE_API cublasStatus_t cublasLtMatmul(cublasLtHandle_t h, cublasLtMatmulDesc
                        2.0 * (double)D.rows * (double)D.columns * (double)inner * D.batch,
                        {{a, bytes_of(A), false}, {b, bytes_of(B), false}, {d, bytes_of(D), true}}};
   if (plus != 0) cost.operands.push_back({c, bytes_of(C), false});
-  if (p.epilogue == CUBLASLT_EPILOGUE_BIAS)
-    cost.operands.push_back({p.bias, D.rows * lm_fake_bytes_of(dtype_of(D.type)), false});
+  if (has_gelu(p)) cost.operands.push_back({p.aux, bytes_of(D), p.epilogue != CUBLASLT_EPILOGUE_DGELU});
+  if (has_bias(p)) cost.operands.push_back({p.bias, D.rows * lm_fake_bytes_of(dtype_of(D.type)), false});
   if (adds_up(p))
     cost.operands.push_back(
         {p.bias, (p.epilogue == CUBLASLT_EPILOGUE_BGRADB ? D.columns : D.rows) * lm_fake_bytes_of(dtype_of(D.type)),

@@ -90,8 +90,13 @@ static int run_compiler(const std::string &source, const std::string &object, co
 
 extern "C" {
 
+/* Returns a version of the code with checks, so that neither library runs what the other compiled. */
 LM_FAKE_API nvrtcResult nvrtcVersion(int *major, int *minor) {
+#ifdef LM_FAKE_CHECKED
+  *major = 0, *minor = 2;
+#else
   *major = 0, *minor = 1;
+#endif
   return NVRTC_SUCCESS;
 }
 LM_FAKE_API const char *nvrtcGetErrorString(nvrtcResult) { return "a failure of the fake NVRTC"; }

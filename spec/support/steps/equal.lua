@@ -7,8 +7,9 @@
 --- make(c) returns a side's step(…) and, optionally, inputs(k), which returns the arguments of call k, between(k),
 --- which runs before call k, and more that is compared. c.dtype is the dtype of parameters, c.randn(…) noise of it,
 --- c.run(f, …) calls f, under autocast if the kind is that, and c.wrap compiles further functions. A make that sets
---- c.fails may have calls that raise errors; with c.apart the step itself is not compiled, and c.calls sets the least
---- number of calls. With pace = 3 each k counts for three calls, so that a change comes after calls that were alike.
+--- c.fails may have calls that raise errors; c.in_buckets: gradients are in DistributedDataParallel's memory. With
+--- c.apart the step itself is not compiled, and c.calls sets the least number of calls. With pace = 3 each k counts for
+--- three calls, so that a change comes after calls that were alike.
 local ffi = require "ffi"
 local lm = require "luminary"
 local core = require "luminary.core"
@@ -82,8 +83,8 @@ function equal.copied(list)
   return list
 end
 
--- Returns nil if a and b have the same bits, else the difference as text.
-local function difference(a, b)
+-- Returns nil if a and b have the same bits, and (unless `unversioned`) the same version, else the difference as text.
+local function difference(a, b, unversioned)
   if not (core.is_tensor(a) and core.is_tensor(b)) then
     local x, y = tostring(a), tostring(b)
     if type(a) == "number" then x, y = ("%.17g"):format(a), type(b) == "number" and ("%.17g"):format(b) or y end
@@ -91,7 +92,8 @@ local function difference(a, b)
   end
   for _, field in ipairs {"dtype", "shape", "requires_grad", "is_leaf", "_version"} do
     local x, y = tostring(a[field]), tostring(b[field])
-    if x ~= y then return ("%s is %s, not %s"):format(field, y, x) end
+    local counts = not unversioned or field ~= "_version"
+    if x ~= y and counts then return ("%s is %s, not %s"):format(field, y, x) end
   end
   local x, y = tostring(a:stride()), tostring(b:stride())
   if x ~= y then return ("the stride is %s, not %s"):format(y, x) end
@@ -102,12 +104,13 @@ local function difference(a, b)
     (p:double() - q:double()):abs():max():item())
 end
 
---- Fails if two lists differ; `where` begins the message.
-function equal.compare_lists(a, b, where)
+--- Fails if two lists differ; `where` begins the message. in_buckets: gradients are in buckets, whose version counts
+--- the writes to all of them.
+function equal.compare_lists(a, b, where, in_buckets)
   for i = 1, math.max(#a, #b) do
     local x, y = a[i] or {"nothing"}, b[i] or {"nothing"}
     if x[1] ~= y[1] then error(("%s: %s is there, not %s"):format(where, y[1], x[1]), 0) end
-    local text = difference(x[2], y[2])
+    local text = difference(x[2], y[2], in_buckets and x[1]:find "%.grad$")
     if text then error(("%s: %s: %s"):format(where, x[1], text), 0) end
   end
 end
@@ -155,7 +158,7 @@ function equal.compare(make, options)
     side.step, side.inputs, side.between, side.parts = required(with_numbers(side, make, c))
     side.reached = {side.parts, side.step, side.inputs, side.between}
     side.inputs, side.between, side.fails = side.inputs or nothing, side.between or nothing, c.fails
-    side.run = side.step
+    side.run, side.in_buckets = side.step, c.in_buckets
     if not c.apart then side.run, side.state = wrap(side.step) end
     sides[i], calls = side, options.calls or math.max(equal.calls, c.calls or 0)
   end
@@ -180,7 +183,7 @@ function equal.compare(make, options)
       table.insert(now[i], {"random numbers", side.numbers})
     end
     local reason = b.state and b.state.reason
-    compare_lists(now[1], now[2], ("call %d%s"):format(k, reason and " (" .. reason .. ")" or ""))
+    compare_lists(now[1], now[2], ("call %d%s"):format(k, reason and " (" .. reason .. ")" or ""), a.in_buckets)
   end
   for i, each in ipairs(collected("", a.reached)) do
     moved = moved or not first[i] or first[i][1] == each[1] and difference(first[i][2], each[2])

@@ -12,6 +12,7 @@ local function ranked(name, make, kinds)
     t.net = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 3)):to(c.dtype)
     function t.inputs() return c.randn(4, 6) * (rank + 1), (lm.randint(1, 4, {4}) + rank - 1) % 3 + 1 end
     make(c, t)
+    c.in_buckets = name:find "^DistributedDataParallel" ~= nil
   end, kinds)
 end
 

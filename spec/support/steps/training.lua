@@ -373,6 +373,62 @@ add("a hook on a tensor within the step", function(_, t)
     return F.cross_entropy(scores, y)
   end
 end)
+-- Steps whose parameters have hooks: make(t, log) registers them and may replace t.step and t.loss. What they note in
+-- the log is compared with the rest.
+local function hooked(name, make)
+  add("hooks of parameters " .. name, function(_, t)
+    t.log = {}
+    make(t, function(v) table.insert(t.log, lm.is_tensor(v) and v:double():sum():item() or v) end)
+  end)
+end
+hooked("run in the order of backward, and as often", function(t, log)
+  for i, p in ipairs(t.net:parameters()) do
+    p:register_hook(function(g) log(i) log(g) end)
+    p:register_post_accumulate_grad_hook(function(q) log(-i) log(q.grad) end)
+  end
+end)
+hooked("read results of forward, and variables of the script", function(t, log)
+  local hidden, calls = nil, 0
+  t.net[1].weight:register_hook(function(g)
+    log(hidden)
+    log(calls)
+    return g * hidden:detach():mean():abs()
+  end)
+  function t.loss(x, y)
+    hidden = t.net[1](x)
+    local scores = hidden
+    for i = 2, #t.net do scores = t.net[i](scores) end
+    calls = calls + 1
+    return F.cross_entropy(scores, y)
+  end
+end)
+hooked("update and drop gradients", function(t)
+  for _, p in ipairs(t.net:parameters()) do
+    p:register_post_accumulate_grad_hook(function(q)
+      lm.no_grad(function() q:sub_(q.grad * 0.01) end)
+      q.grad = nil
+    end)
+  end
+end)
+hooked("that share a gradient with another tensor", function(t, log)
+  local p = nn.Parameter(lm.zeros(16, t.net[1].weight.shape[1]):to(t.net[1].weight.dtype))
+  t.shift = p
+  p:register_hook(log)
+  function t.loss(x, y)
+    local h = t.net[1](x)
+    h = h + p:narrow(1, 1, #h)
+    local scores = h:tanh() + h
+    for i = 3, #t.net do scores = t.net[i](scores) end
+    return F.cross_entropy(scores, y)
+  end
+end)
+hooked("call backward of another graph", function(t, log)
+  local q = lm.ones({3}, {requires_grad = true})
+  t.net[3].weight:register_hook(function(g)
+    lm.enable_grad(function() (q * g:float():sum()):sum():backward() end)
+    log(q.grad)
+  end)
+end)
 add("optimizers within hooks of gradients", function(c, t)
   local weak = setmetatable({t}, {__mode = "v"}) -- a hook that held its parameter's optimizer would keep both forever
   t.each = {}

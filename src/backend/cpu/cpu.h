@@ -27,7 +27,7 @@ lm_status lm_cpu_rescale(int n, lm_tensor *const *from, lm_tensor *const *to, do
   /* reduce.c, argmax.c, softmax.c */                                                                                 \
   X(reduce) X(extreme_along) X(softmax_along)                                                                         \
   /* matmul/matmul.c, conv/conv.c */                                                                                  \
-  X(product) X(mm_with_sums) X(linear_with_epilogue) X(conv2d) X(conv2d_with_epilogue) X(conv2d_input) X(conv2d_weight)                                          \
+  X(product) X(mm_with_sums) X(addmm_gelu) X(mm_gelu_backward) X(linear_with_epilogue) X(conv2d) X(conv2d_with_epilogue) X(conv2d_input) X(conv2d_weight)                                          \
   /* index/, cat.c, sort.c, pad.c */                                                                                      \
   X(cat) X(gather) X(scatter_along) X(index_select) X(index_add) X(index_get) X(index_put_) X(nonzero) X(masked_values) X(topk)         \
   X(kth_along) X(searchsorted) X(pad_around) X(embedding_bag_sums)                                                          \

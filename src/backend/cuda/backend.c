@@ -29,6 +29,7 @@ static const lm_backend backend = {
 #ifdef LM_HAS_NVRTC
     .group_prepare = lm_cuda_group_prepare,
     .group_run = lm_cuda_group_run,
+    .sum_parts = lm_cuda_sum_parts,
 #endif
     .conv_contiguous = lm_cuda_conv_contiguous,
     .version = lm_cuda_version,

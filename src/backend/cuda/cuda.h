@@ -82,6 +82,7 @@ lm_status lm_cuda_optim(const lm_optim_step *step);
 lm_status lm_cuda_norms(int n, lm_tensor *const *tensors, double p, lm_tensor *out);
 lm_status lm_cuda_group_prepare(lm_device device, struct lm_group *g); /* group.c */
 lm_status lm_cuda_group_run(const struct lm_group *g, lm_tensor *const *operand);
+lm_status lm_cuda_sum_parts(int n, lm_tensor *const *from, lm_tensor *const *to);
 lm_status lm_cuda_rescale(int n, lm_tensor *const *from, lm_tensor *const *to, double factor, lm_tensor *found);
 
 /* clang-format off */
@@ -101,7 +102,7 @@ lm_status lm_cuda_rescale(int n, lm_tensor *const *from, lm_tensor *const *to, d
 #endif
 #define LM_CUDA_KERNELS(X)                                                                                            \
   /* reduce.c, softmax.c, matmul.c, conv.c, scan.c, sort.c */                                                         \
-  X(reduce) X(extreme_along) X(softmax_along) X(product) X(mm_with_sums) X(conv2d) X(conv2d_input) X(conv2d_weight) X(scan) X(topk)   \
+  X(reduce) X(extreme_along) X(softmax_along) X(product) X(mm_with_sums) X(addmm_gelu) X(mm_gelu_backward) X(conv2d) X(conv2d_input) X(conv2d_weight) X(scan) X(topk)   \
   X(kth_along) X(searchsorted) X(randperm)                                                                            \
   /* loss.c, cat.c, index.c */                                                                                        \
   X(nll_loss) X(nll_loss_backward) X(cross_entropy_rows) X(cross_entropy_rows_backward) X(cat) X(gather) X(scatter_along) X(index_select) X(index_add) X(index_get)         \

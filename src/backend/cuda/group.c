@@ -1,4 +1,5 @@
-/* Prepares groups (op/group.h) as kernels that are written and compiled here, and launches them. */
+/* Prepares groups (op/group.h) as kernels that are written and compiled here, and launches them. Adds up their partial
+ * sums. */
 #include "op/group.h"
 
 #include "backend/cuda/group_text.h"
@@ -7,6 +8,7 @@
 #include "base/message.h"
 #include "convert.h"
 #include "fill.h"
+#include "reduce.h"
 #include "tensor/generator.h"
 
 typedef struct prepared {
@@ -21,6 +23,7 @@ lm_status lm_cuda_group_prepare(lm_device device, lm_group *g) {
   NEED(lm_group_text(g, lm_cuda_facts_of(device)->processors, &p->launch, &text));
   NEED(lm_cuda_compile(device, text.data, text.n, &p->code));
   g->prepared = p;
+  g->parts = p->launch.blocks;
   p = NULL;
   return LM_OK;
 }
@@ -37,14 +40,13 @@ static void put_numbers(lm_bytes *b, const lm_group_member *m) {
 }
 
 /* Appends the kernels' parameter (group_text.h). */
-static lm_status put_parameters(lm_bytes *b, const lm_group *g, lm_tensor *const *operand, const void *scratch,
-                                lm_device device, int64_t elements) {
+static lm_status put_parameters(lm_bytes *b, const lm_group *g, lm_tensor *const *operand, lm_device device,
+                                int64_t elements) {
   for (int k = 0; k < g->noperands; k++) {
     uint64_t word = (uint64_t)(uintptr_t)operand[k]->data;
     if (g->operand[k].is_number) memcpy(&word, operand[k]->data, lm_dtype_size(operand[k]->dtype));
     lm_put_u64(b, word);
   }
-  lm_put_u64(b, (uint64_t)(uintptr_t)scratch);
   for (int i = 0; i < g->nmembers; i++)
     if (lm_group_numbers(&g->member[i]) > 0) put_numbers(b, &g->member[i]);
   for (int i = 0; i < g->nmembers; i++) {
@@ -57,7 +59,6 @@ static lm_status put_parameters(lm_bytes *b, const lm_group *g, lm_tensor *const
 
 lm_status lm_cuda_group_run(const lm_group *g, lm_tensor *const *operand) {
   LM_OWNED_BYTES parameters = {0};
-  LM_CUDA_SCRATCH scratch = {0};
   const prepared *p = g->prepared;
   const lm_group_launch *l = &p->launch;
   lm_device device = LM_NO_DEVICE;
@@ -68,9 +69,30 @@ lm_status lm_cuda_group_run(const lm_group *g, lm_tensor *const *operand) {
     if (g->operand[k].member >= 0) device = operand[k]->device;
   }
   NEED(lm_cuda_enter(device, &stream));
-  NEED(lm_cuda_scratch(device, l->partial_bytes, &scratch));
-  NEED(put_parameters(&parameters, g, operand, scratch.p, device, l->rows * l->columns));
-  NEED(lm_cuda_launch_code(p->code, false, l->tiles * l->blocks, l->threads, parameters.data, parameters.n, stream));
-  if (l->nsums == 0) return LM_OK;
-  return lm_cuda_launch_code(p->code, true, (l->columns + 31) / 32, 512, parameters.data, parameters.n, stream);
+  NEED(put_parameters(&parameters, g, operand, device, l->rows * l->columns));
+  return lm_cuda_launch_code(p->code, l->tiles * l->blocks, l->threads, parameters.data, parameters.n, stream);
+}
+
+/* Adds a tensor to the table; false if that is full, or of other dtypes. */
+static bool put_parts(lm_parts_table *table, const lm_tensor *from, const lm_tensor *to, const lm_tensor *first_from,
+                      const lm_tensor *first_to) {
+  if (table->n == LM_TABLE_TENSORS || from->dtype != first_from->dtype || to->dtype != first_to->dtype) return false;
+  table->first[table->n + 1] = table->first[table->n] + (uint32_t)lm_ceil_div(to->numel, 32);
+  table->parts[table->n] = (int32_t)from->size[0];
+  table->columns[table->n] = (int32_t)to->numel;
+  table->from[table->n] = from->data;
+  table->to[table->n++] = to->data;
+  return true;
+}
+
+lm_status lm_cuda_sum_parts(int n, lm_tensor *const *from, lm_tensor *const *to) {
+  void *stream;
+  NEED(lm_cuda_enter(to[0]->device, &stream));
+  for (int at = 0; at < n;) {
+    const int first = at;
+    lm_parts_table table = {0};
+    while (at < n && put_parts(&table, from[at], to[at], from[first], to[first])) at++;
+    NEED(LAUNCH("sum_parts", lm_sum_parts(from[first]->dtype, to[first]->dtype, &table, stream)));
+  }
+  return LM_OK;
 }

@@ -12,7 +12,7 @@
 #include "base/message.h"
 #include "op/pointwise.h"
 
-enum { MIN_THREADS = 128, USUAL_THREADS = 256, MAX_LANES = 1024, MAX_HELD = 32, MAX_REGISTERS = 80, FINISH_ROWS = 16 };
+enum { MIN_THREADS = 128, USUAL_THREADS = 256, MAX_LANES = 1024, MAX_HELD = 32, MAX_REGISTERS = 80 };
 
 typedef struct writer {
   const lm_group *g;
@@ -172,7 +172,6 @@ static lm_status plan_launch(writer *w, int processors) {
   if (l->nsums > 0) {
     const int64_t most = ceil_div(2 * (int64_t)processors, l->tiles);
     if (l->blocks > most) l->blocks = most;
-    l->partial_bytes = (size_t)(l->nsums * l->blocks * l->columns) * sizeof(double);
   }
   return l->tiles * l->blocks < INT32_MAX ? LM_OK : lm_fail(LM_E_MISSING, "a group has too many elements");
 }
@@ -427,7 +426,6 @@ static void print_parameters(writer *w) {
     else
       print(w, "char *p%d;\n", k);
   }
-  print(w, "char *scratch;\n");
   for (int i = 0; i < g->nmembers; i++)
     if (lm_group_numbers(&g->member[i]) > 0) print(w, "lm_numbers<%s> n%d;\n", number_type(g->member[i].compute), i);
   for (int i = 0; i < g->nmembers; i++)
@@ -494,14 +492,13 @@ static void print_row(writer *w) {
   }
 }
 
-/* Writes a block's sums to the scratch memory, those of its rows added up. */
+/* Writes a block's sums, those of its rows added up. */
 static void print_partial_sums(writer *w) {
   const bool is_shared = w->l->threads > w->l->lanes;
-  for (int i = 0, sum = 0; i < w->g->nmembers; i++) {
+  for (int i = 0; i < w->g->nmembers; i++) {
     const char *num = number_type(w->g->member[i].compute);
-    if (w->g->member[i].kind != LM_GROUP_SUM_OF_ROWS) continue;
-    print(w, "%s *t%d = (%s *)(a.scratch + 8ull * %d * PARTS * C) + (uint64_t)(blockIdx.x / TILES) * C;\n", num, i, num,
-          sum++);
+    if (w->g->member[i].kind != LM_GROUP_SUM_OF_ROWS || result_of(w->g, i) < 0) continue;
+    print(w, "%s *t%d = (%s *)a.p%d + (uint64_t)(blockIdx.x / TILES) * C;\n", num, i, num, result_of(w->g, i));
     if (is_shared) print(w, "__shared__ %s shared%d[C];\nfor (int r = 0; r < R; r++) {\n", num, i);
     print(w, is_shared ? "if (threadIdx.x / T == r)\n" : "");
     print(w,
@@ -521,8 +518,8 @@ static void print_kernel(writer *w) {
   const lm_group *g = w->g;
   const lm_group_launch *l = w->l;
   print(w, "enum { V = %d, T = %d, K = %d, R = %d };\n", l->pack, l->lanes, l->held, l->threads / l->lanes);
-  print(w, "static const uint32_t C = %lldu, ROWS = %lldu, TILES = %lldu, PARTS = %lldu;\n", (long long)l->columns,
-        (long long)l->rows, (long long)l->tiles, (long long)l->blocks);
+  print(w, "static const uint32_t C = %lldu, ROWS = %lldu, TILES = %lldu;\n", (long long)l->columns, (long long)l->rows,
+        (long long)l->tiles);
   print_parameters(w);
   print(w, "extern \"C\" LM_KERNEL void __launch_bounds__(%d) lm_group(const lm_group_parameters a) {\n", l->threads);
   for (int c = 0; c < 3 && l->lanes > 32 && has_row_reduction(g); c++)
@@ -552,41 +549,11 @@ static void print_kernel(writer *w) {
   print(w, "}\n");
 }
 
-/* Writes the kernel that adds up partial sums of rows: a block for 32 columns. */
-static void print_finish(writer *w) {
-  const lm_group *g = w->g;
-  int sum = 0;
-  print(w,
-        "extern \"C\" LM_KERNEL void __launch_bounds__(%d) lm_group_finish(const lm_group_parameters a) {\n"
-        "const uint32_t c = blockIdx.x * 32 + threadIdx.x %% 32;\n",
-        32 * FINISH_ROWS);
-  for (int i = 0; i < g->nmembers; i++) {
-    const lm_group_member *m = &g->member[i];
-    if (m->kind != LM_GROUP_SUM_OF_ROWS) continue;
-    print(w, "{\n__shared__ %s shared%d[%d];\n%s s = 0;\n", number_type(m->compute), i, 32 * FINISH_ROWS,
-          number_type(m->compute));
-    print(w,
-          "for (uint32_t part = threadIdx.x / 32; part < PARTS && c < C; part += %d) s += "
-          "((const %s *)(a.scratch + 8ull * %d * PARTS * C))[(uint64_t)part * C + c];\n",
-          FINISH_ROWS, number_type(m->compute), sum++);
-    print(w, "s = lm_columns_reduce(s, lm_add_of(), 32, shared%d);\nif (threadIdx.x < 32 && c < C) {\n", i);
-    for (int k = 0; k < g->noperands; k++) {
-      if (g->operand[k].member != i) continue;
-      print(w, "((%s *)a.p%d)[", stored(g->operand[k].dtype), k);
-      print_columns_offset(w, k, "c");
-      print(w, "] = lm_put<%s>(s);\n", stored(m->dtype));
-    }
-    print(w, "}\n}\n");
-  }
-  print(w, "}\n");
-}
-
 lm_status lm_group_text(const lm_group *g, int processors, lm_group_launch *l, lm_bytes *out) {
   writer w = {.g = g, .l = l, .out = out};
   *l = (lm_group_launch){0};
   describe_values(&w);
   NEED(plan_launch(&w, processors));
   print_kernel(&w);
-  if (l->nsums > 0) print_finish(&w);
   return out->failed ? LM_E_OOM : LM_OK;
 }

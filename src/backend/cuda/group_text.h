@@ -12,14 +12,12 @@ typedef struct lm_group_launch {
   int held;                          /* packs of a row that a thread holds; 0: it reads them again for each reduction */
   int64_t tiles;                     /* blocks along a row */
   int64_t blocks;                    /* blocks along the rows */
-  int nsums;                         /* results that are sums of rows, with partial sums in scratch memory */
-  size_t partial_bytes;              /* bytes of that memory */
+  int nsums;                         /* members that are sums of rows, of which each block stores a part */
   bool is_packed[LM_GROUP_OPERANDS]; /* true for operands that move by 16 bytes, to which they must be aligned */
 } lm_group_launch;
 
-/* Appends the kernels' text: lm_group and, for sums of rows, lm_group_finish. Their parameter has a pointer or number
- * of 8 bytes for each operand, the scratch memory, the numbers of each member whose kernel takes some, and the
- * lm_blocks_drawn of each member that draws. */
+/* Appends the text of the kernel, lm_group. Its parameter has a pointer or number of 8 bytes for each operand, the
+ * numbers of each member whose kernel takes some, and the lm_blocks_drawn of each member that draws. */
 lm_status lm_group_text(const lm_group *g, int processors, lm_group_launch *l, lm_bytes *out);
 /* Returns the number of numbers that a member is passed with the launch. */
 int lm_group_numbers(const lm_group_member *m);

@@ -26,9 +26,12 @@ static lm_status multiply_by_tiles(const lm_product_args *p, lm_tensor *y, void 
   return LAUNCH("matmul kernel", lm_k_matmul(&job, stream));
 }
 
-/* sums: of x's rows or, with `of_other`, of other's columns; or NULL. Then only a kernel that computes them does. */
-static lm_status multiply_by_blas(lm_cuda_frame *f, const lm_product_args *p, lm_tensor *y, lm_tensor *sums,
-                                  bool of_other, bool *done_) {
+typedef struct beside { /* as of lm_cuda_gemm_job: with one of them only a kernel that computes it does */
+  lm_tensor *sums, *before;
+  bool sums_b, is_gradient;
+} beside;
+
+static lm_status multiply_by_blas(lm_cuda_frame *f, const lm_product_args *p, lm_tensor *y, beside with, bool *done_) {
   lm_status status;
   lm_matrix a = {0}, b = {0};
   lm_tensor *sum = NULL, *bias = NULL;
@@ -58,14 +61,16 @@ static lm_status multiply_by_blas(lm_cuda_frame *f, const lm_product_args *p, lm
                           .a = a.t->data,
                           .b = b.t->data,
                           .bias = bias ? bias->data : NULL,
-                          .sums = sums ? sums->data : NULL,
-                          .sums_b = of_other,
+                          .sums = with.sums ? with.sums->data : NULL,
+                          .sums_b = with.sums_b,
+                          .before = with.before ? with.before->data : NULL,
+                          .is_gradient = with.is_gradient,
                           .y = y->data,
                           .alpha = p->alpha,
                           .beta = 0};
   *done_ = false;
   if (!input || fused) TRY(lm_cuda_gemm(&job, f->stream, done_));
-  if (input && !*done_) {
+  if (input && !*done_ && !with.before) {
     int64_t stride[LM_MAX_DIMS];
     lm_product_spread(p, y, stride);
     TRY(lm_tensor_view((lm_tensor *)input, y->ndim, y->size, stride, 0, &sum));
@@ -86,7 +91,7 @@ lm_status lm_cuda_product(const lm_product_args *p, lm_tensor *const *out, lm_cu
   lm_tensor *y = out[0];
   bool done_ = false;
   if (lm_dtype_is_float(y->dtype) && p->x->size[p->x->ndim - 1] > 0)
-    NEED(multiply_by_blas(f, p, y, NULL, false, &done_));
+    NEED(multiply_by_blas(f, p, y, (beside){0}, &done_));
   if (done_ || y->dtype == p->x->dtype) return done_ ? LM_OK : multiply_by_tiles(p, y, f->stream);
   LM_OWNED *half = NULL;
   NEED(lm_tensor_empty(p->x->dtype, y->device, y->ndim, y->size, LM_CONTIGUOUS, &half));
@@ -97,7 +102,7 @@ lm_status lm_cuda_product(const lm_product_args *p, lm_tensor *const *out, lm_cu
 lm_status lm_cuda_mm_with_sums(const lm_mm_with_sums_args *a, lm_tensor *const *out, lm_cuda_frame *f) {
   const lm_product_args p = {.x = a->x, .other = a->other, .alpha = 1};
   bool done_ = false;
-  if (a->x->size[1] > 0) NEED(multiply_by_blas(f, &p, out[0], out[1], a->of_other, &done_));
+  if (a->x->size[1] > 0) NEED(multiply_by_blas(f, &p, out[0], (beside){.sums = out[1], .sums_b = a->of_other}, &done_));
   if (done_) return LM_OK;
   NEED(lm_cuda_product(&p, out, f));
   LM_OWNED *sums = NULL;
@@ -105,4 +110,28 @@ lm_status lm_cuda_mm_with_sums(const lm_mm_with_sums_args *a, lm_tensor *const *
       .x = a->of_other ? a->other : a->x, .dim = {1, {!a->of_other}}, .statistic = LM_STATISTIC_SUM};
   NEED(lm_product_sums(a->of_other, out[1], &sums));
   return lm_cuda_reduce(&reduced, &sums, f);
+}
+
+/* Returns true if the library may compute gelu_tanh with the product: it takes `before` in packs of 16 bytes. */
+static bool may_fuse_gelu(const lm_tensor *x, const lm_tensor *before) {
+  return lm_dtype_is_half(x->dtype) && x->size[1] > 0 && before->size[1] % 8 == 0 && (uintptr_t)before->data % 16 == 0;
+}
+
+lm_status lm_cuda_addmm_gelu(const lm_addmm_gelu_args *a, lm_tensor *const *out, lm_cuda_frame *f) {
+  const lm_product_args p = {.x = a->x, .other = a->other, .input = a->input, .beta = a->input ? 1 : 0, .alpha = 1};
+  bool done_ = false;
+  if (may_fuse_gelu(a->x, out[1])) NEED(multiply_by_blas(f, &p, out[0], (beside){.before = out[1]}, &done_));
+  if (done_) return LM_OK;
+  NEED(lm_cuda_product(&p, &out[1], f));
+  return lm_product_gelu(NULL, out[1], out[0]);
+}
+
+lm_status lm_cuda_mm_gelu_backward(const lm_mm_gelu_backward_args *a, lm_tensor *const *out, lm_cuda_frame *f) {
+  const lm_product_args p = {.x = a->x, .other = a->other, .alpha = 1};
+  const beside with = {.before = (lm_tensor *)a->before, .is_gradient = true};
+  bool done_ = false;
+  if (may_fuse_gelu(a->x, a->before)) NEED(multiply_by_blas(f, &p, out[0], with, &done_));
+  if (done_) return LM_OK;
+  NEED(lm_cuda_product(&p, out, f));
+  return lm_product_gelu(out[0], a->before, out[0]);
 }

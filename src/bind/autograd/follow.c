@@ -2,14 +2,12 @@
  *
  *   compiled(exact = false) -> a function's recordings, empty. exact: results have the bits of eager ops on a GPU too
  *   compiled:call(f, ...) -> what f(...) returns
- *   compiled:state() -> {recordings, runs, segments, reason, line}
+ *   compiled:state() -> {recordings, runs, segments, changes, reason, line}
  *   compiled:set_explained()             keeps the steps of segments as they are recorded
  *   compiled:explain(i, is_planned) -> the i-th segment's steps as text, as they run or were recorded, and the script's
- * line at its end; nil after the last segment
- *   compiled:steps(i) -> names of the i-th segment's ops, "+" before one that is computed with that before it; nil
- * after the last segment */
+ * line at its end; nil after the last segment */
 #include "plan/follow.h"
-#include "bind/autograd/recording.h"
+#include "bind/bind.h"
 
 LM_LIST(lm_methods_of_compiled);
 LM_HELD_TYPE(compiled, lm_compiled, lm_compiled_free, "luminary.compiled", "a compiled function's recordings",
@@ -49,19 +47,14 @@ LM_OBJECT_METHOD(compiled, call, "call") {
 
 LM_OBJECT_METHOD(compiled, state, "state", (compiled, compiled)) {
   const lm_compiled_state state = lm_compiled_get_state(compiled);
-  lua_createtable(L, 0, 5);
+  lua_createtable(L, 0, 6);
   lm_set_number(L, "recordings", state.recordings);
   lm_set_number(L, "runs", state.runs);
   lm_set_number(L, "segments", state.segments);
+  lm_set_number(L, "changes", state.changes);
   lm_set_text(L, "reason", state.reason);
   lm_set_text(L, "line", state.line);
   return 1;
-}
-
-LM_OBJECT_METHOD(compiled, steps, "steps", (compiled, compiled), (int, i)) {
-  const lm_segment *g = lm_compiled_segment(compiled, (int)i - 1);
-  if (g) lm_push_step_names(L, g);
-  return g != NULL;
 }
 
 LM_OBJECT_METHOD(compiled, set_explained, "set_explained", (compiled, compiled)) {

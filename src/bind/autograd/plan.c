@@ -65,17 +65,13 @@ LM_OBJECT_METHOD(plan, run, "run") {
 
 LM_OBJECT_METHOD(plan, is_current, "is_current", (plan, plan)) { return lm_return_bool(L, lm_plan_is_current(plan)); }
 
-void lm_push_step_names(lua_State *L, const lm_segment *g) {
+LM_OBJECT_METHOD(plan, ops, "ops", (plan, plan)) {
   bool joins;
   lua_newtable(L);
-  for (const char *name; (name = lm_segment_step_name(g, (int)lua_objlen(L, -1), &joins));) {
+  for (const char *name; (name = lm_plan_op_name(plan, (int)lua_objlen(L, -1), &joins));) {
     lua_pushfstring(L, "%s%s", joins ? "+" : "", name);
     lua_rawseti(L, -2, (int)lua_objlen(L, -2) + 1);
   }
-}
-
-LM_OBJECT_METHOD(plan, ops, "ops", (plan, plan)) {
-  lm_push_step_names(L, lm_plan_steps(plan));
   return 1;
 }
 

@@ -6,5 +6,3 @@
 
 /* Returns the recording at i; raises for other values. */
 lm_op_recording *lm_need_recorded(lua_State *L, int i, const char *fn, const char *arg);
-/* Pushes a list of the names of a segment's steps, with "+" before one that is computed with that before it. */
-void lm_push_step_names(lua_State *L, const lm_segment *g);

@@ -116,6 +116,7 @@ for i, entry in ipairs(slots) do
       local a = argument_of(entry, row)
       if entry.args[a.name] then fail(entry, "argument %s is there twice", a.name) end
       entry.args[#entry.args + 1], entry.args[a.name] = a, a
+      a.index = #entry.args
       a.field = ("offsetof(lm_%s_args, %s)"):format(entry.name, a.name)
       if a.is.of == "tensor" then
         entry.tensors[#entry.tensors + 1] = a
@@ -126,6 +127,7 @@ for i, entry in ipairs(slots) do
       elseif a.is.of == "list" then
         entry.list = a
       end
+      entry.draws = entry.draws or a.kind == "generator?"
     end
   end
   local composite = entry.formula and entry.grad ~= "formula" and "COMP"
@@ -152,6 +154,8 @@ for i, entry in ipairs(slots) do
   if entry.divisor_arg and not (entry.args[entry.divisor_arg] and entry.args[entry.divisor_arg].place) then
     fail(entry, "divisor_arg: %s is no tensor of it", entry.divisor_arg)
   end
+  local by = type(entry.draws) == "string" and (entry.args[entry.draws] or {kind = "nothing"}).kind or "bool"
+  if by ~= "bool" and by ~= "number" then fail(entry, "draws: %s is no bool and no number of it", entry.draws) end
   if entry.integral_arg and not (entry.args[entry.integral_arg] or {}).number_position then
     fail(entry, "integral_arg: %s is no number of it", entry.integral_arg)
   end
@@ -324,7 +328,7 @@ local function descriptor(entry)
             .result_dtype_arg = $result_dtype_arg, .integers = $integers, .integral_arg = $integral_arg,
             .not_bool = $bool, .widens = $widens, .reuses = $reuses,
             .values = LM_VALUES_$values, .index = $index, .index_of = $index_of, .index_dim = $index_dim,
-            .writes = $writes, .writes_when = $when, .internal = $internal, .slot = LM_OP_$slot,
+            .writes = $writes, .writes_when = $when, .draws = $draws, .internal = $internal, .slot = LM_OP_$slot,
             .arg = arguments_$name,
             .defaults = &defaults_$name,
             .run = $run, .flops = $flops,
@@ -350,6 +354,7 @@ local function descriptor(entry)
     index = below and entry.args[below[1]].place or 0, index_of = below and entry.args[below[2]].place - 1 or 0,
     index_dim = below and below[3] - 1 or 0,
     has_precheck = tostring((entry.needs or entry.forms) ~= nil), bool = entry.bool and quoted(entry.bool) or "NULL",
+    draws = entry.draws == true and "LM_DRAWS" or (entry.args[entry.draws] or {}).index or 0,
     when = entry.writes and entry.writes.when and entry.args[entry.writes.when].field or "-1",
     run = runs, flops = entry.flops and "flops_" .. entry.name or "NULL",
   })

@@ -75,6 +75,8 @@
 ---             a mask is in its list; "fail": whether it fails, beyond integers that are out of range
 --- index_below  {index, x, dim}: tensor `index` holds numbers from 1 to the size of x's dim, so that a compiled step
 ---             can tell before the op runs that it does not fail
+--- draws       true for an op that draws random numbers, or the bool or number that makes it draw some, if true or
+---             above 0. An op with a generator draws in any case
 --- internal    true for ops that only the library's functions use: lists of ops leave them out
 ---
 --- In formulas over tensors (`formula`, `forms`, `grad`) ops have their defaults and dims count from 0. Tensors and
@@ -121,7 +123,7 @@ local list, op = entries.of("op", {
   elementwise = "string?", formula = "table|string?", needs = "table?", forms = "table?", result_dtype = "string?",
   takes = "string?", divisor_arg = "string?", integral_arg = "string?", bool = "string?", writes = "table?",
   grad = "table|string?", autocast = "string?", flops = "string?", widens = "boolean|table?",
-  values = "string?", index_below = "table?", internal = "boolean?", help = "string",
+  values = "string?", draws = "boolean|string?", index_below = "table?", internal = "boolean?", help = "string",
 }, true)
 
 local families, family = entries.of("family", {

@@ -98,6 +98,17 @@ lm_status lm_cpu_mm_with_sums(const lm_mm_with_sums_args *a, lm_tensor *const *o
   return lm_cpu_reduce(&reduced, &sums);
 }
 
+lm_status lm_cpu_addmm_gelu(const lm_addmm_gelu_args *a, lm_tensor *const *out) {
+  const lm_product_args p = {.x = a->x, .other = a->other, .input = a->input, .beta = a->input ? 1 : 0, .alpha = 1};
+  NEED(lm_cpu_product(&p, &out[1]));
+  return lm_product_gelu(NULL, out[1], out[0]);
+}
+
+lm_status lm_cpu_mm_gelu_backward(const lm_mm_gelu_backward_args *a, lm_tensor *const *out) {
+  NEED(lm_cpu_product(&(lm_product_args){.x = a->x, .other = a->other, .alpha = 1}, out));
+  return lm_product_gelu(out[0], a->before, out[0]);
+}
+
 lm_status lm_cpu_linear_with_epilogue(const lm_linear_with_epilogue_args *a, lm_tensor *const *out) {
   const lm_tensor *y = out[0];
   const int64_t rows = y->size[0], k = y->size[1], terms = a->x->size[1];

@@ -13,7 +13,6 @@
 #include "base/thread.h"
 #include "device/graph.h"
 
-enum { WITH_BIAS = 1, WITH_SUMS_OF_A, WITH_SUMS_OF_B };
 enum { WORKSPACE = 32 << 20, MAX_ALIGN = 256, CHOICES = 4 };
 
 lm_status lm_cuda_check_blas(int code, const char *call) {
@@ -29,7 +28,7 @@ lm_status lm_cuda_check_blas(int code, const char *call) {
 typedef struct product {
   lm_cuda_gemm_shape shape;
   int32_t device, tf32;
-  int32_t vector;                    /* 0, or one of WITH_: read or written beside the matrices */
+  int32_t epilogue;                  /* cublasLtEpilogue_t */
   int32_t align_a, align_b, align_y; /* bytes; the library takes no alignment of a bias */
 } product;
 LM_KEY_WITHOUT_PADDING(product, align_y);
@@ -54,10 +53,18 @@ static int32_t alignment(const void *p) {
   return low == 0 || low > MAX_ALIGN ? MAX_ALIGN : (int32_t)low;
 }
 
+/* The library's first factor is our b. */
+static cublasLtEpilogue_t epilogue_of(const lm_cuda_gemm_job *job) {
+  if (job->before && job->is_gradient) return CUBLASLT_EPILOGUE_DGELU;
+  if (job->before) return job->bias ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS : CUBLASLT_EPILOGUE_GELU_AUX;
+  if (job->sums) return job->sums_b ? CUBLASLT_EPILOGUE_BGRADA : CUBLASLT_EPILOGUE_BGRADB;
+  return job->bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
+}
+
 static product product_of(const lm_cuda_gemm_job *job) {
   return (product){.shape = job->shape,
                    .device = lm_device_physical(job->device),
-                   .vector = !job->bias ? job->sums ? job->sums_b ? WITH_SUMS_OF_B : WITH_SUMS_OF_A : 0 : WITH_BIAS,
+                   .epilogue = (int32_t)epilogue_of(job),
                    .tf32 = job->shape.dtype == LM_F32 && lm_setting_get(LM_SETTING_MATMUL_TF32),
                    .align_a = alignment(job->a),
                    .align_b = alignment(job->b),
@@ -85,26 +92,28 @@ static lm_status init_layout(const lm_cuda_gemm_shape *p, int dtype, bool transp
   return LM_OK;
 }
 
-static lm_status set_vector(cublasLtMatmulDesc_t how, const void *vector) {
-  return BLAS(cublasLtMatmulDescSetAttribute(how, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &vector, sizeof vector));
+/* Sets the pointers that differ from call to call. */
+static lm_status set_pointers(cublasLtMatmulDesc_t how, const lm_cuda_gemm_job *job) {
+  const void *vector = job->bias ? job->bias : job->sums;
+  if (vector)
+    NEED(BLAS(cublasLtMatmulDescSetAttribute(how, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &vector, sizeof vector)));
+  if (!job->before) return LM_OK;
+  return BLAS(
+      cublasLtMatmulDescSetAttribute(how, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, &job->before, sizeof job->before));
 }
 
-static lm_status describe(const product *p, const void *vector, choice *c) {
+static lm_status describe(const product *p, const lm_cuda_gemm_job *job, choice *c) {
   const lm_cuda_gemm_shape *s = &p->shape;
   bool wide = s->dtype == LM_F64;
   cublasComputeType_t compute = wide ? CUBLAS_COMPUTE_64F : p->tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
   cublasOperation_t first = s->tb ? CUBLAS_OP_T : CUBLAS_OP_N, second = s->ta ? CUBLAS_OP_T : CUBLAS_OP_N;
-  /* The library's first factor is our b. */
-  cublasLtEpilogue_t epilogue = p->vector == WITH_SUMS_OF_A   ? CUBLASLT_EPILOGUE_BGRADB
-                                : p->vector == WITH_SUMS_OF_B ? CUBLASLT_EPILOGUE_BGRADA
-                                                              : CUBLASLT_EPILOGUE_BIAS;
   NEED(BLAS(cublasLtMatmulDescInit(&c->how, compute, wide ? CUDA_R_64F : CUDA_R_32F)));
   NEED(BLAS(cublasLtMatmulDescSetAttribute(&c->how, CUBLASLT_MATMUL_DESC_TRANSA, &first, sizeof first)));
   NEED(BLAS(cublasLtMatmulDescSetAttribute(&c->how, CUBLASLT_MATMUL_DESC_TRANSB, &second, sizeof second)));
-  if (p->vector) {
-    NEED(BLAS(cublasLtMatmulDescSetAttribute(&c->how, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof epilogue)));
-    NEED(set_vector(&c->how, vector));
-  }
+  NEED(BLAS(cublasLtMatmulDescSetAttribute(&c->how, CUBLASLT_MATMUL_DESC_EPILOGUE, &p->epilogue, sizeof p->epilogue)));
+  if (job->before)
+    NEED(BLAS(cublasLtMatmulDescSetAttribute(&c->how, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, &s->ldy, sizeof s->ldy)));
+  NEED(set_pointers(&c->how, job));
   NEED(init_layout(s, s->dtype, s->tb, s->n, s->k, s->ldb, s->step_b, &c->b));
   NEED(init_layout(s, s->dtype, s->ta, s->k, s->m, s->lda, s->step_a, &c->a));
   return init_layout(s, s->dtype_y, false, s->n, s->m, s->ldy, s->step_y, &c->y);
@@ -136,7 +145,9 @@ static lm_status ask_heuristics(cublasLtHandle_t handle, const product *p, choic
   int code =
       cublasLtMatmulAlgoGetHeuristic(handle, &c->how, &c->b, &c->a, &c->y, &c->y, &preference, CHOICES, result, &found);
   /* cuBLASLt reports an epilogue that it does not support by either code; without one the second is a bug of ours. */
-  if (code == CUBLAS_STATUS_NOT_SUPPORTED || (p->vector && code == CUBLAS_STATUS_INVALID_VALUE)) return LM_OK;
+  if (code == CUBLAS_STATUS_NOT_SUPPORTED ||
+      (p->epilogue != CUBLASLT_EPILOGUE_DEFAULT && code == CUBLAS_STATUS_INVALID_VALUE))
+    return LM_OK;
   NEED(lm_cuda_check_blas(code, "cublasLtMatmulAlgoGetHeuristic"));
   for (int i = 0; i < found && !c->found; i++) {
     c->found = result[i].state == CUBLAS_STATUS_SUCCESS;
@@ -149,13 +160,13 @@ static lm_status ask_heuristics(cublasLtHandle_t handle, const product *p, choic
 /* Makes a card's handle; the caller holds the lock, also for choose_algorithm and choose_relaxed. */
 static lm_status make_handle(int ordinal) { return handles[ordinal] ? LM_OK : BLAS(cublasLtCreate(&handles[ordinal])); }
 
-static lm_status choose_algorithm(const product *p, const void *vector, const choice **out) {
+static lm_status choose_algorithm(const product *p, const lm_cuda_gemm_job *job, const choice **out) {
   LM_FREED choice *fresh = lm_calloc(1, sizeof *fresh);
   if (!fresh) return LM_E_OOM;
   fresh->key = *p;
   lm_plan_search_count();
   NEED(make_handle(p->device));
-  NEED(describe(p, vector, fresh));
+  NEED(describe(p, job, fresh));
   NEED(ask_heuristics(handles[p->device], p, fresh));
   lm_cache_put(&choices, &fresh->head, sizeof *p);
   *out = fresh;
@@ -164,11 +175,11 @@ static lm_status choose_algorithm(const product *p, const void *vector, const ch
 }
 
 /* Chooses in relaxed mode. A capture may still forbid runtime calls that the library makes to choose or start. */
-static lm_status choose_relaxed(const product *p, const void *vector, const choice **out) {
+static lm_status choose_relaxed(const product *p, const lm_cuda_gemm_job *job, const choice **out) {
   int mode;
   lm_status status = lm_cuda_relax(&mode);
   if (status != LM_OK) return status;
-  status = choose_algorithm(p, vector, out);
+  status = choose_algorithm(p, job, out);
   lm_cuda_unrelax(mode);
   if (status != LM_E_STATE || !lm_graph_capturing()) return status;
   return lm_remedy(status, "run the same once before the capture");
@@ -187,15 +198,14 @@ lm_status lm_cuda_gemm(const lm_cuda_gemm_job *job, void *stream, bool *done) {
   *done = false;
   if (job->shape.batch > INT32_MAX) return LM_OK;
   product p = product_of(job);
-  const void *vector = job->bias ? job->bias : job->sums;
   pthread_mutex_lock(&lock);
   c = lm_cache_find(&choices, &p, sizeof p); /* never evicted */
-  if (!c) status = choose_relaxed(&p, vector, &c);
+  if (!c) status = choose_relaxed(&p, job, &c);
   handle = handles[p.device];
   pthread_mutex_unlock(&lock);
   if (status != LM_OK || !c->found) return status;
-  cublasLtMatmulDescOpaque_t how = c->how; /* the vector differs from call to call */
-  if (vector) NEED(set_vector(&how, vector));
+  cublasLtMatmulDescOpaque_t how = c->how;
+  NEED(set_pointers(&how, job));
   NEED(lm_cuda_scratch(job->device, c->workspace, &workspace));
   float alpha = (float)job->alpha, beta = (float)job->beta;
   bool wide = job->shape.dtype == LM_F64;

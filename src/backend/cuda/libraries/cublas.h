@@ -16,6 +16,8 @@ typedef struct lm_cuda_gemm_job {
   const void *a, *b, *bias; /* bias: [n], aligned to LM_CUDA_ALIGN, or NULL */
   void *sums;               /* gets the sums of a's rows, [m], in dtype_y; or NULL. Not with a bias */
   bool sums_b;              /* true for the sums of b's columns, [n], instead */
+  void *before;             /* y gets gelu_tanh of the sum, and this the sum, [m, n]; or NULL */
+  bool is_gradient;         /* true if `before` is read, and y gets gelu_tanh's gradient there by the product */
   void *y;
   double alpha, beta;
 } lm_cuda_gemm_job;

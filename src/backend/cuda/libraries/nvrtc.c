@@ -36,7 +36,7 @@ struct lm_cuda_code {
     uint64_t hash[2]; /* hashes of the text */
     int64_t ordinal;
   } key;
-  CUfunction kernel[2]; /* lm_group; lm_group_finish or NULL */
+  CUfunction kernel;
   bool failed;
   char reason[400]; /* why it failed */
 };
@@ -185,8 +185,7 @@ static lm_status load_module(lm_cuda_code *c, const lm_bytes *code) {
   NEED(lm_cuda_relax(&mode));
   lm_status status = check_driver((int)driver.cuModuleLoadData(&module, code->data), "cuModuleLoadData");
   if (status == LM_OK)
-    status = check_driver((int)driver.cuModuleGetFunction(&c->kernel[0], module, "lm_group"), "cuModuleGetFunction");
-  if (status == LM_OK) driver.cuModuleGetFunction(&c->kernel[1], module, "lm_group_finish");
+    status = check_driver((int)driver.cuModuleGetFunction(&c->kernel, module, "lm_group"), "cuModuleGetFunction");
   lm_cuda_unrelax(mode);
   return status;
 }
@@ -230,11 +229,11 @@ lm_status lm_cuda_compile(lm_device device, const char *text, size_t bytes, cons
   return c->failed ? lm_fail(LM_E_MISSING, "%s", c->reason) : LM_OK;
 }
 
-lm_status lm_cuda_launch_code(const lm_cuda_code *code, bool finishes, int64_t blocks, int threads, void *parameters,
-                              size_t bytes, void *stream) {
+lm_status lm_cuda_launch_code(const lm_cuda_code *code, int64_t blocks, int threads, void *parameters, size_t bytes,
+                              void *stream) {
   void *extra[] = {CU_LAUNCH_PARAM_BUFFER_POINTER, parameters, CU_LAUNCH_PARAM_BUFFER_SIZE, &bytes,
                    CU_LAUNCH_PARAM_END};
-  return check_driver((int)driver.cuLaunchKernel(code->kernel[finishes], (unsigned)blocks, 1, 1, (unsigned)threads, 1,
-                                                 1, 0, (CUstream)stream, NULL, extra),
+  return check_driver((int)driver.cuLaunchKernel(code->kernel, (unsigned)blocks, 1, 1, (unsigned)threads, 1, 1, 0,
+                                                 (CUstream)stream, NULL, extra),
                       "cuLaunchKernel");
 }

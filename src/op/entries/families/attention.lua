@@ -6,6 +6,7 @@ local shapes = "expected query, key and value to have shapes [..., L, E], [..., 
 
 op("scaled_dot_product_attention(query, key, value, attn_mask?, dropout_p: number = 0, is_causal = false, "
   .. "{scale: number?, enable_gqa = false})") {
+  draws = "dropout_p",
   needs = {
     {"ndim_of(query) >= 2 && ndim_of(key) >= 2 && ndim_of(value) >= 2", shapes},
     {"size_of(query)[-1] == size_of(key)[-1] && size_of(key)[-2] == size_of(value)[-2]", shapes},
@@ -172,7 +173,7 @@ op("attention_backward(grad, query, key, value, out, log_sum, attn_mask?, is_cau
 }
 op "attention_draw(query, key)" {
   operands = {"query: [from..., L, E] strided", "key: [to..., S, D] strided"}, results = {"draw: [2] int64"},
-  grad = "none", internal = true,
+  grad = "none", draws = true, internal = true,
   help = "random numbers reserved for the weights of query [..., L, E] and key [..., S, E], a number for each of "
     .. "[..., L, S]: the generator's seed and place, int64 [2]",
 }

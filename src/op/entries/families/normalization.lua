@@ -245,7 +245,7 @@ op "group_norm(x, num_groups: int, weight?, bias?, eps: number = 1e-5)" {
 }
 -- y1 is the mask.
 op "dropout(x, p: number = 0.5, training = true)" {
-  hidden = 1,
+  hidden = 1, draws = "training",
   grad = {x = "training && p > 0 ? dropout_backward(g, y1, p < 1 ? 1 / (1 - p) : 0) : g"},
   help = "Sets random elements to 0 with probability p and divides the others by 1 - p.",
 }

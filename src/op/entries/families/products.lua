@@ -17,6 +17,18 @@ op "mm_with_sums(x, other, {of_other = false})" {
   internal = true,
   help = "the product of two matrices, and the sums of x's rows or other's columns: gradients of weight and bias",
 }
+op "addmm_gelu(x, other, input?)" {
+  operands = {"x: [N, K] float strided", "other: [K, M] of x strided", "input: [M] of x"},
+  results = {"y: [N, M] of x", "before: [N, M] of x"}, flops = "2 * numel_of(y) * size_of(x)[-1]",
+  internal = true,
+  help = "gelu_tanh of the product of two matrices plus input, and that sum",
+}
+op "mm_gelu_backward(x, other, before)" {
+  operands = {"x: [N, K] float strided", "other: [K, M] of x strided", "before: [N, M] of x"},
+  results = {"y: [N, M] of x"}, flops = "2 * numel_of(y) * size_of(x)[-1]",
+  internal = true,
+  help = "the gradient of gelu_tanh at `before`, by a gradient that is the product of two matrices",
+}
 op "bmm(x, other)" {
   kernel = "product(x, other)",
   grad = {x = "bmm(g, transpose(other, 1, 2))", other = "bmm(transpose(x, 1, 2), g)"},
