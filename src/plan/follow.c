@@ -374,7 +374,7 @@ lm_compiled_state lm_compiled_get_state(const lm_compiled *c) {
   return s;
 }
 
-const lm_segment *lm_compiled_segment(const lm_compiled *c, int i) {
+static const lm_segment *segment_at(const lm_compiled *c, int i) {
   const lm_segment *g = c->segments;
   while (g && (g->runs_as_is || i-- > 0)) g = g->next;
   return g;
@@ -383,7 +383,7 @@ const lm_segment *lm_compiled_segment(const lm_compiled *c, int i) {
 void lm_compiled_set_explained(lm_compiled *c) { c->explains = true; }
 
 bool lm_compiled_explain(const lm_compiled *c, int i, bool is_planned, lm_bytes *out, const char **line) {
-  const lm_segment *g = lm_compiled_segment(c, i);
+  const lm_segment *g = segment_at(c, i);
   if (!g) return false;
   *line = g->line;
   if (is_planned)

@@ -4,7 +4,6 @@
 #include "autograd/record_graph.h"
 #include "base/message.h"
 #include "op/pointwise.h"
-#include "op/run.h"
 #include "plan/compiled.h"
 #include "plan/passes.h"
 #include "tensor/prepack.h"
@@ -215,7 +214,7 @@ bool lm_plan_is_current(const lm_plan *p) {
 
 int lm_plan_ninputs(const lm_plan *p) { return p->ninputs; }
 int lm_plan_noutputs(const lm_plan *p) { return p->noutputs; }
-const char *lm_plan_op_name(const lm_plan *p, int step, bool *joins) {
+const char *lm_plan_step_name(const lm_plan *p, int step, bool *joins) {
   if (step >= p->g->nsteps) return NULL;
   const lm_segment_step *s = &p->g->step[step];
   *joins = s->joins;

@@ -36,4 +36,4 @@ LM_API int lm_plan_ninputs(const lm_plan *plan);
 LM_API int lm_plan_noutputs(const lm_plan *plan);
 /* Returns the name of a step's op, and in *joins whether it is computed with that before it; NULL: there are no more.
  */
-LM_API const char *lm_plan_op_name(const lm_plan *plan, int step, bool *joins);
+LM_API const char *lm_plan_step_name(const lm_plan *plan, int step, bool *joins);

@@ -49,10 +49,10 @@ static void note_dropped(lm_tensor_watcher *w, const lm_tensor *t) {
 
 static void note_read(lm_tensor_watcher *w, const lm_tensor *t) {
   lm_compiled *c = of_watcher(w);
-  const bool by_script = c->is_plan && lm_tape_current(); /* which the tape notes */
   const int number = t->number ? lm_address_find(&c->number_of, t) : NONE;
+  const bool by_script = c->is_plan && lm_tape_current(); /* which the tape notes */
   if (number != NONE) c->now->value[number].is_read = true;
-  if (!t->number && !by_script && lm_ops_recorded == &c->recorder) lm_segment_refuse(c->now, "an op reads values");
+  if (!t->number && lm_ops_recorded == &c->recorder && !by_script) lm_segment_refuse(c->now, "an op reads values");
 }
 
 static bool note_instance(lm_compiled *c, int instance, lm_tensor *t) {

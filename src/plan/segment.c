@@ -82,8 +82,8 @@ void lm_segment_free(lm_segment *g) {
   lm_free(g->undo);
   lm_free(g->sum);
   lm_free(g->part);
-  lm_free(g->fold);
   lm_free(g->delivery);
+  lm_free(g->fold);
   lm_free(g->reached);
   lm_bytes_free(&g->recorded);
   lm_free(g->chain);
@@ -154,12 +154,6 @@ bool lm_place_is(const lm_place *p, int64_t shift, const lm_tensor *t) {
          memcmp(p->stride, t->stride, p->ndim * sizeof *p->stride) == 0;
 }
 
-lm_status lm_segment_value_at(lm_segment *g, int buffer, const lm_tensor *t, int *out) {
-  lm_place place;
-  describe_place(t, &place);
-  return lm_segment_place(g, buffer, &place, out);
-}
-
 lm_status lm_segment_place(lm_segment *g, int buffer, const lm_place *place, int *out) {
   for (int v = g->buffer[buffer].first; v >= 0; v = g->value[v].next) {
     *out = v;
@@ -171,20 +165,26 @@ lm_status lm_segment_place(lm_segment *g, int buffer, const lm_place *place, int
   return LM_OK;
 }
 
-void lm_segment_set_constant(lm_segment *g, int v, lm_tensor *t) {
-  lm_segment_buffer *b = &g->buffer[g->value[v].buffer];
-  if (!g->value[v].t) g->value[v].t = lm_retain(t);
-  if (b->storage) return;
-  lm_storage_retain(b->storage = t->storage);
-  b->version = lm_version(t);
-}
-
 lm_status lm_segment_reshape(lm_segment *g, int v, int ndim, const int64_t *size, int *out) {
   lm_place p = g->value[v].place;
   p.ndim = (uint8_t)ndim;
   memcpy(p.size, size, (size_t)ndim * sizeof *size);
   lm_dense_strides(ndim, size, p.stride);
   return lm_segment_place(g, g->value[v].buffer, &p, out);
+}
+
+lm_status lm_segment_value_at(lm_segment *g, int buffer, const lm_tensor *t, int *out) {
+  lm_place place;
+  describe_place(t, &place);
+  return lm_segment_place(g, buffer, &place, out);
+}
+
+void lm_segment_set_constant(lm_segment *g, int v, lm_tensor *t) {
+  lm_segment_buffer *b = &g->buffer[g->value[v].buffer];
+  if (!g->value[v].t) g->value[v].t = lm_retain(t);
+  if (b->storage) return;
+  lm_storage_retain(b->storage = t->storage);
+  b->version = lm_version(t);
 }
 
 lm_status lm_segment_add_number(lm_segment *g, lm_tensor *number, int *out) {

@@ -7,11 +7,11 @@
  * header that the script sees: an argument from outside, or a result. */
 #pragma once
 
-#include "autograd/follow.h"
 #include "base/address_map.h"
 #include "base/bytes.h"
 #include "op/elementwise_chain.h"
 #include "op/op_recorder.h"
+#include "plan/follow.h"
 #include "tensor/generator.h"
 
 typedef struct lm_place {
@@ -57,8 +57,8 @@ typedef struct lm_segment_instance {
   int value;
   bool is_outside;  /* true for an argument from outside */
   bool is_leaf;     /* true if it requires grad */
-  bool is_result;   /* true for a plan's */
   bool any_history; /* true for an argument that only ops without a gradient read: it may have a history or none */
+  bool is_result;   /* true for a plan's */
   bool is_kept;     /* while a call runs: somebody holds it, so that it gets its values */
   bool has_history; /* while a call runs: true if it has a history by now */
   bool is_freed;    /* true if it has a history, which backward has freed: */
@@ -155,12 +155,12 @@ typedef struct lm_segment {
   lm_segment_part *part; /* while a call runs: what has run so far */
   int nparts;
   size_t part_capacity;
-  lm_segment_fold *fold;
-  int nfolds;
-  size_t fold_capacity;
   struct lm_pass *pass; /* while a call delivers gradients */
   int *delivery;        /* indices of the leaves whose gradients are delivered, in their order */
   int ndeliveries, delivered;
+  lm_segment_fold *fold;
+  int nfolds;
+  size_t fold_capacity;
   uint64_t *reached; /* for each instance: bits of the leaves that its history leads to */
   int words;         /* numbers for an instance in `reached` */
   lm_chain *chain;
@@ -198,12 +198,13 @@ bool lm_place_is_contiguous(const lm_place *p);
 int64_t lm_place_numel(const lm_place *p);
 /* Returns in *out the value of a buffer at t's place, added if it is new. */
 lm_status lm_segment_value_at(lm_segment *g, int buffer, const lm_tensor *t, int *out);
-/* Makes t, retained, the header of a constant's value, unless it has one. */
-void lm_segment_set_constant(lm_segment *g, int v, lm_tensor *t);
-lm_status lm_segment_add_number(lm_segment *g, lm_tensor *number, int *out);
+/* Returns in *out the value of a buffer at a place, added if it is new. */
 lm_status lm_segment_place(lm_segment *g, int buffer, const lm_place *place, int *out);
 /* Returns in *out a contiguous value in another shape. */
 lm_status lm_segment_reshape(lm_segment *g, int v, int ndim, const int64_t *size, int *out);
+/* Makes t, retained, the header of a constant's value, unless it has one. */
+void lm_segment_set_constant(lm_segment *g, int v, lm_tensor *t);
+lm_status lm_segment_add_number(lm_segment *g, lm_tensor *number, int *out);
 lm_status lm_segment_new_buffer(lm_segment *g, lm_buffer_origin origin, const lm_storage *s, int *out);
 /* Returns the index of the first argument, tensors aside, from `from` on that differs in two structs of an op, or -1.
  */

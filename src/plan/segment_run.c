@@ -69,10 +69,15 @@ static int find_made(const lm_segment *g, int begin, int buffer) {
   return at;
 }
 
+/* Returns the backward pass that delivers gradients, which is the last event; NULL: there is none. */
+static const lm_segment_event *delivering(const lm_segment *g) {
+  return g->nevents > 0 && g->event[g->nevents - 1].delivers ? &g->event[g->nevents - 1] : NULL;
+}
+
 /* Finds when gradients are delivered: each as soon as it is computed, so that a hook can send it meanwhile. */
 static lm_status find_deliveries(lm_segment *g) {
-  const lm_segment_event *e = &g->event[g->nevents - 1];
-  if (!e->delivers) return LM_OK;
+  const lm_segment_event *e = delivering(g);
+  if (!e) return LM_OK;
   g->delivery = lm_malloc(((size_t)e->nleaves + 1) * sizeof *g->delivery);
   if (!g->delivery) return LM_E_OOM;
   for (int i = e->first_leaf; i < e->first_leaf + e->nleaves; i++) {
@@ -150,13 +155,21 @@ static lm_status run_kernel(lm_segment *g, int i, lm_tensor **out) {
   }
 }
 
+/* Returns true if t is at a place; the strides of dims of one element may differ. */
+static bool is_at(const lm_place *p, int64_t shift, const lm_tensor *t) {
+  lm_place like = *p;
+  for (int d = 0; d < p->ndim && d < t->ndim; d++)
+    if (p->size[d] == 1) like.stride[d] = t->stride[d];
+  return lm_place_is(&like, shift, t);
+}
+
 /* Makes t, which a step returned, the header of its value. Takes over the reference to t. */
 static lm_status put_result(lm_segment *g, int v, lm_tensor *t, const char *name) {
   LM_OWNED *owned = t;
   if (v < 0 || !t) return LM_OK;
   lm_segment_value *value = &g->value[v];
   lm_segment_buffer *b = &g->buffer[value->buffer];
-  if (!lm_place_is(&value->place, b->shift, t) || (b->storage && b->storage != t->storage))
+  if (!is_at(&value->place, b->shift, t) || (b->storage && b->storage != t->storage))
     return lm_fail(LM_E_STATE, "the shape or memory of %s's result is not as it was recorded", name);
   if (!b->storage) lm_storage_retain(b->storage = t->storage);
   b->was_made = true;
@@ -390,7 +403,7 @@ static lm_status run_delivering(lm_segment *g) {
 }
 
 lm_status lm_segment_run(lm_segment *g) {
-  if (g->event[g->nevents - 1].delivers) return run_delivering(g);
+  if (delivering(g)) return run_delivering(g);
   NEED(run_part(g, g->nsteps, false));
   return set_gradients(g);
 }

@@ -68,7 +68,7 @@ LM_OBJECT_METHOD(plan, is_current, "is_current", (plan, plan)) { return lm_retur
 LM_OBJECT_METHOD(plan, ops, "ops", (plan, plan)) {
   bool joins;
   lua_newtable(L);
-  for (const char *name; (name = lm_plan_op_name(plan, (int)lua_objlen(L, -1), &joins));) {
+  for (const char *name; (name = lm_plan_step_name(plan, (int)lua_objlen(L, -1), &joins));) {
     lua_pushfstring(L, "%s%s", joins ? "+" : "", name);
     lua_rawseti(L, -2, (int)lua_objlen(L, -2) + 1);
   }
