@@ -120,8 +120,6 @@ void lm_tape_refuse(lm_tape *tape, const char *format, ...) {
   va_end(list);
 }
 
-bool lm_tape_writes(const lm_tape *tape, const lm_tensor *t) { return lm_address_find(&tape->memory, t->storage) == 1; }
-
 bool lm_tape_is_dynamic(const lm_tape *tape, const lm_tensor *t) {
   const int maker = lm_address_find(&tape->maker, t);
   return maker == 0 || lm_address_find(&tape->memory, t->storage) >= 0 || (maker > 0 && tape->step[maker - 1].dynamic);

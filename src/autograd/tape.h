@@ -49,8 +49,6 @@ LM_API void lm_tape_note_call(const char *name);
 LM_API void lm_tape_refuse(lm_tape *tape, const char *format, ...) LM_PRINTF(2, 3);
 /* Returns true if t's values depend on the inputs or on random numbers, or are written by a step. */
 LM_API bool lm_tape_is_dynamic(const lm_tape *tape, const lm_tensor *t);
-/* Returns true if a step writes to t's storage in place. */
-bool lm_tape_writes(const lm_tape *tape, const lm_tensor *t);
 /* Returns true if a call with these arguments draws random numbers. */
 LM_API bool lm_call_is_random(lm_op_id op, const void *args);
 /* Calls f for each slot of a tensor in an argument struct: tensor arguments, then those of the list. */

@@ -27,7 +27,7 @@ void lm_segment_drop_buffer(lm_segment *g, lm_segment_buffer *b) {
 void lm_segment_reset(lm_segment *g) {
   for (int b = 0; b < g->nbuffers; b++) {
     if (g->buffer[b].origin == LM_CONSTANT) continue;
-    lm_segment_drop_buffer(g, &g->buffer[b]);
+    if (g->buffer[b].storage) lm_segment_drop_buffer(g, &g->buffer[b]);
     g->buffer[b].was_made = false;
     g->buffer[b].shift = 0;
     lm_storage *pending = g->buffer[b].pending;

@@ -157,6 +157,7 @@ static lm_status run_kernel(lm_segment *g, int i, lm_tensor **out) {
 
 /* Returns true if t is at a place; the strides of dims of one element may differ. */
 static bool is_at(const lm_place *p, int64_t shift, const lm_tensor *t) {
+  if (lm_place_is(p, shift, t)) return true;
   lm_place like = *p;
   for (int d = 0; d < p->ndim && d < t->ndim; d++)
     if (p->size[d] == 1) like.stride[d] = t->stride[d];
@@ -210,18 +211,19 @@ static lm_status run_step(lm_segment *g, int i) {
   lm_tensor *overwritten;
   LM_OWNED *grad_buffer = find_grad_buffer(g, s);
   NEED(find_overwritten(g, s, &overwritten));
-  lm_halves_widen = s->widens;
-  lm_tensor_set_next_out(grad_buffer ? grad_buffer : overwritten);
+  lm_tensor *into = grad_buffer ? grad_buffer : overwritten;
+  if (s->widens) lm_halves_widen = true;
+  if (into) lm_tensor_set_next_out(into);
   lm_status status = run_kernel(g, i, out);
-  lm_tensor_set_next_out(NULL);
-  lm_halves_widen = false;
+  if (into) lm_tensor_set_next_out(NULL);
+  if (s->widens) lm_halves_widen = false;
   NEED(status);
   if (overwritten && out[0] && out[0]->storage == overwritten->storage) atomic_store(&out[0]->storage->version, 0);
   if (grad_buffer && out[0] && out[0]->storage == grad_buffer->storage)
     g->buffer[lm_buffer_of(g, s->out[0])].shift =
         out[0]->data - (char *)out[0]->storage->data - g->value[s->out[0]].place.at;
-  for (int k = 0; k < LM_MAX_OUTS; k++) {
-    lm_status put = put_result(g, k < s->nout ? s->out[k] : -1, out[k], name);
+  for (int k = 0; k < s->nout; k++) {
+    lm_status put = put_result(g, s->out[k], out[k], name);
     if (status == LM_OK) status = put;
   }
   drop_unused(g, i);
@@ -358,7 +360,8 @@ static lm_status run_part(lm_segment *g, int n, bool may_undo) {
   const bool widened = lm_halves_widen;
   lm_follower *follower = lm_follower_swap(NULL);
   lm_segment_part part = {.begin = g->done};
-  lm_segment_get_drawn(g, part.drawn);
+  if (g->nevents > 0) lm_segment_get_drawn(g, part.drawn);
+  lm_halves_widen = false;
   keep_buffers(g);
   lm_status status = LM_APPEND(g->part, g->nparts, g->part_capacity, part) ? LM_OK : LM_E_OOM;
   if (status == LM_OK && may_undo) status = save_for_undo(g, n);
