@@ -35,6 +35,7 @@ struct lm_compiled {
   int recordings, made, ran;                      /* made: segments that do not run as they are */
   int recordings_before, made_before, ran_before; /* before this call */
   int unsteady;  /* number of calls in a row of which no segment ran, or one was made */
+  int rest, rests; /* calls that are not followed, since no segment ran and none may be made; how many the last time */
   int changes;   /* number of times that another number took a number's place */
   bool explains; /* true if segments keep their steps as recorded, as text */
   double credit;

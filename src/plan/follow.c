@@ -8,7 +8,7 @@
 
 /* Segments; recordings in a row, to which a run adds a quarter; calls that were recorded, one after the other, which
  * have a reason. */
-enum { MOST = 64, CREDIT = 32, UNSTEADY = 4 };
+enum { MOST = 64, CREDIT = 32, UNSTEADY = 4, MOST_RESTS = 256 };
 
 /* ---- running */
 
@@ -312,6 +312,10 @@ void lm_compiled_free(lm_compiled *c) {
 }
 
 bool lm_compiled_begin(lm_compiled *c) {
+  if (c->rest > 0) {
+    c->rest--;
+    return false;
+  }
   if (lm_follower_current() || lm_tape_current() || lm_tensors_watched || lm_anomaly() || lm_recompute_is_active())
     return false;
   lm_segment **at = &c->segments;
@@ -343,6 +347,10 @@ lm_status lm_compiled_end(lm_compiled *c, bool failed, void (*collect)(void *), 
   c->follower.wants_lines = c->recordings > c->recordings_before;
   c->unsteady = c->made > c->made_before || c->ran == c->ran_before ? c->unsteady + 1 : 0;
   if (c->unsteady == 0) c->difference[0] = 0;
+  if (c->ran > c->ran_before || c->credit >= 1)
+    c->rests = 0;
+  else
+    c->rest = c->rests = c->rests == 0 ? 8 : c->rests < MOST_RESTS ? 2 * c->rests : MOST_RESTS;
   lm_follower_swap(NULL);
   if (c->nopen == 0) atomic_fetch_sub(&lm_compiled_calls, 1); /* else lm_compiled_decide does, after the collection */
   return status;

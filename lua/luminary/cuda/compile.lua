@@ -1,6 +1,6 @@
 --- lm.compile: Runs a training step's forward and backward by segments (core.compiled). On a GPU it captures, after the
 --- first calls, what the segments run, once for each set of shapes, and replays it afterward. Without gradients records
---- a function's ops, on any device, as lm.prepare does.
+--- a module's ops, on any device, as lm.prepare does.
 local core = require "luminary.core"
 local explain = require "luminary.explain"
 local options = require "luminary.base.options"
@@ -126,7 +126,7 @@ local compile = signature.of("compile(model: callable, {warmup: natural = 3, exa
         if case.captures == MOST then case.reason = results[2] end
       end
       case.calls, reason = case.calls + 1, case.reason
-    elseif not core.is_grad_enabled() then
+    elseif module and not core.is_grad_enabled() then
       return with_plans(recorded(...))
     elseif type(model) == "function" and not has_cuda(...) then
       reason = nil

@@ -312,6 +312,7 @@ static lm_status add_to_named(lm_tensor *out, const lm_tensor *index, int64_t sk
     if (*of == 0) entry[count] = at[i] - 1, *of = (int32_t)++count;
     number[i] = *of;
   }
+  if (count == 0) return LM_OK;
   memcpy(size, out->size, sizeof size);
   size[0] = count;
   NEED(lm_tensor_empty(LM_F32, out->device, out->ndim, size, LM_CONTIGUOUS, &sums));
