@@ -171,6 +171,19 @@ describe("Embedding", function()
   end)
 end)
 
+describe("Embedding of padding alone", function()
+  it("has a gradient of 0", function()
+    for _, dtype in ipairs { "float16", "bfloat16", "float32", "float64" } do
+      for _, shape in ipairs { { 2, 3 }, { 0 }, {} } do
+        local layer = nn.Embedding(10, 4, { padding_idx = 1 }):to(dtype)
+        layer(lm.ones(shape):long()):float():sum():backward()
+        assert.equal(0, layer.weight.grad:float():abs():sum():item())
+        assert.same({ 10, 4 }, layer.weight.grad.shape)
+      end
+    end
+  end)
+end)
+
 describe("EmbeddingBag", function() -- values are PyTorch's
   local function weight() return count(8, 4, 2) end
   local function long(...) return lm.tensor({ ... }, { dtype = "int64" }) end
