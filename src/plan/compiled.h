@@ -34,10 +34,10 @@ struct lm_compiled {
   int at;                                         /* MATCHING: number of its events so far */
   int recordings, made, ran;                      /* made: segments that do not run as they are */
   int recordings_before, made_before, ran_before; /* before this call */
-  int unsteady;  /* number of calls in a row of which no segment ran, or one was made */
+  int unsteady;    /* number of calls in a row of which no segment ran, or one was made */
   int rest, rests; /* calls that are not followed, since no segment ran and none may be made; how many the last time */
-  int changes;   /* number of times that another number took a number's place */
-  bool explains; /* true if segments keep their steps as recorded, as text */
+  int changes;     /* number of times that another number took a number's place */
+  bool explains;   /* true if segments keep their steps as recorded, as text */
   double credit;
   uint32_t scope;                /* autocast's outermost scope of the segment's last event in one */
   const lm_segment_event *again; /* the event that is called again, or NULL */
