@@ -374,11 +374,12 @@ add("a hook on a tensor within the step", function(_, t)
   end
 end)
 -- Steps whose parameters have hooks: make(t, log) registers them and may replace t.step and t.loss. What they note in
--- the log is compared with the rest.
+-- the log is compared with the rest. A hook that held its parameter would keep both forever.
 local function hooked(name, make)
   add("hooks of parameters " .. name, function(_, t)
-    t.log = {}
-    make(t, function(v) table.insert(t.log, lm.is_tensor(v) and v:double():sum():item() or v) end)
+    local log = {}
+    t.log = log
+    make(t, function(v) table.insert(log, lm.is_tensor(v) and v:double():sum():item() or v) end)
   end)
 end
 hooked("run in the order of backward, and as often", function(t, log)
@@ -401,6 +402,7 @@ hooked("read results of forward, and variables of the script", function(t, log)
     calls = calls + 1
     return F.cross_entropy(scores, y)
   end
+  function t.after() hidden = nil end
 end)
 hooked("update and drop gradients", function(t)
   for _, p in ipairs(t.net:parameters()) do
