@@ -134,6 +134,27 @@ describe("lm.compile of a training step", function()
     end
   end)
 
+  it("gives a view made without gradients the history of its base, which was written in place since", function()
+    for _, dtype in ipairs {"bfloat16", "float32"} do
+      for _, is_hooked in ipairs {false, true} do
+        local w, v = lm.rand(8, 3):to(dtype):requires_grad_(), lm.rand(8):to(dtype):requires_grad_()
+        if is_hooked then v:register_post_accumulate_grad_hook(function() end) end
+        local compiled, state = lm.compile(function(x)
+          local y = F.linear(x, w)
+          local z, view = y * v, lm.no_grad(function() return y:unfold(1, 1, 1) end)
+          y:mul_(2);
+          (F.l1_loss(y, lm.zeros_like(y)) + view:mean() + z:detach():mean()):backward()
+          return view
+        end)
+        for _ = 1, 4 do
+          local view = compiled(lm.rand(7, 3):to(dtype))
+          assert.same({true, false}, {view.requires_grad, view.is_leaf})
+        end
+        assert.is_true(state.runs >= 2)
+      end
+    end
+  end)
+
   it("fails with the error of a hook, and runs again after it", function()
     local w, compiled, fails = lm.ones({3}, {requires_grad = true}), core.compiled(), false
     w:register_hook(function() if fails then error("the hook fails", 0) end end)

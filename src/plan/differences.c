@@ -29,7 +29,6 @@ static const char *name_of_tensor(const lm_op *op, int k) {
 
 static const char *number_difference(const lm_segment_value *v, const lm_tensor *t) {
   double before = 0, now = 0;
-  if (!t->number) return "is a tensor, not a number";
   lm_tensor_item_f64(v->number, &before);
   lm_tensor_item_f64(t, &now);
   return lm_text("is %.9g, not %.9g%s", now, before, v->is_read ? ", and decides which ops run or fail" : "");
@@ -37,8 +36,8 @@ static const char *number_difference(const lm_segment_value *v, const lm_tensor 
 
 static const char *tensor_difference(const lm_segment *g, int in, const lm_tensor *t) {
   if (!t || in == NONE) return t ? "is passed" : "is left out";
+  if ((in < NONE) != t->number) return t->number ? "is a number, not a tensor" : "is a tensor, not a number";
   if (in < NONE) return number_difference(lm_segment_number(g, in), t);
-  if (t->number) return "is a number, not a tensor";
   const lm_segment_instance *n = &g->instance[in];
   const lm_place *p = &g->value[n->value].place;
   if (!n->is_outside) return "is another tensor than the result that it was";
@@ -79,16 +78,14 @@ void lm_compiled_note_call(lm_compiled *c, const lm_segment_event *e, lm_op_id i
 }
 
 void lm_compiled_note_backward(lm_compiled *c, const lm_segment_event *e) {
-  if (!e->is_backward) lm_compiled_note_difference(c, "backward is called, not %s", lm_ops[e->op].name);
-  for (int k = e->first_leaf; e->is_backward && k < e->first_leaf + e->nleaves; k++) {
+  const char *before = e->is_backward ? "as before: roots, gradients or hooks differ" : lm_ops[e->op].name;
+  lm_compiled_note_difference(c, "backward is called, not %s", before);
+  for (int k = e->first_leaf; e->is_backward && !e->delivers && k < e->first_leaf + e->nleaves; k++) {
     const lm_tensor *t = c->now->instance[c->now->leaf[k].instance].t;
-    if (t && !lm_grad_of(t) != (c->now->leaf[k].before < 0)) {
-      lm_compiled_note_difference(c, "backward: the .grad of a %s leaf is %s", lm_shape_of(t),
-                                  lm_grad_of(t) ? "set, and was nil" : "nil, and was set");
-      return;
-    }
+    const char *now = t && lm_grad_of(t) ? "set, and was nil" : "nil, and was set";
+    if (t && !lm_grad_of(t) != (c->now->leaf[k].before < 0))
+      lm_compiled_note_difference(c, "backward: the .grad of a %s leaf is %s", lm_shape_of(t), now);
   }
-  if (e->is_backward) lm_compiled_note_difference(c, "backward: its roots, their gradients, a .grad or a hook differ");
 }
 
 void lm_compiled_note_begin(lm_compiled *c, lm_op_id id, const void *args, bool in_place) {

@@ -313,7 +313,7 @@ static lm_status give_values(lm_segment *g, bool is_last) {
   }
   for (int i = 0; i < g->ninstances; i++) {
     lm_segment_instance *n = &g->instance[i];
-    if (n->is_outside || !n->is_kept || !n->t || n->base < 0 || n->t->grad) continue;
+    if (n->is_outside || !n->is_kept || !n->t || n->base < 0 || n->t->grad || (!is_last && n->is_freed)) continue;
     NEED(lm_view_track(n->t, g->instance[n->base].t, NULL));
     n->t->grad->without_grad = n->without_grad;
   }
