@@ -10,7 +10,6 @@ local rows = dofile "spec/op/op_cases.lua"
 
 local device = os.getenv "LM_SPEC_DEVICE" or "cpu"
 local long = os.getenv "LM_TEST_LONG" == "1"
-local MOST_OF_KIND = os.getenv "LM_SPEC_SANITIZED" == "1" and not long and 2 or 8 -- sizes of a kind with one layout
 
 -- Sizes that one dim takes, by kind: below and above a vector, a tile of floats or of halves, a thread's share.
 local sizes = {
@@ -296,7 +295,7 @@ for number, row in ipairs(rows) do
         for kind = 1, #sizes do
           local left_out = kind > 1 and small_only[row.name] or kind == #sizes and l % 4 ~= first % 4
             or (kind == 2 or kind == 3) and (l + k + first) % 2 == kind - 2
-          for i = 1, long and #all[kind] or left_out and 0 or math.min(#all[kind], MOST_OF_KIND) do
+          for i = 1, long and #all[kind] or left_out and 0 or math.min(#all[kind], 8) do
             turn = turn + 1
             local ended = try(all[kind][long and i or turn * 7 % #all[kind] + 1], dtype, layout)
             if ended and not long then break end
