@@ -175,22 +175,11 @@ static int activation_of(const lm_segment_step *s) {
   return 0;
 }
 
-/* Returns in *bound the number of an argument of clamp; `otherwise` without it. False for a tensor. */
-static bool read_bound(const lm_segment *g, const lm_segment_step *s, const char *name, double otherwise,
-                       double *bound) {
-  const int value = value_at(s, name);
-  *bound = otherwise;
-  if (value < 0) return true;
-  const lm_tensor *t = g->value[value].number;
-  return t && lm_tensor_item_f64(t, bound) == LM_OK;
-}
-
 /* Joins the step to the convolution or linear layer, if possible; sets *done_. */
 static lm_status join_step(lm_segment *g, const lm_segment *like, joined *j, const lm_segment_step *s, bool *done_) {
   const bool is_x = s->nin > 0 && is_same(g, s->in[0], j->out);
   const bool folds =
       is_x && is_plain(j) && has_sizes_of(g, s->in[0], j->first) && (j->conv || g->value[j->first].place.ndim == 2);
-  double low, high;
   *done_ = false;
   if (s->op < 0 || !has_layout_of(g, j->first, s->out[0])) return LM_OK;
   switch (s->op) {
@@ -224,10 +213,11 @@ static lm_status join_step(lm_segment *g, const lm_segment *like, joined *j, con
       *done_ = is_x && limit(j, a->min_val, a->max_val);
       return LM_OK;
     }
-    case LM_OP_clamp:
-      *done_ = is_x && read_bound(g, s, "min", -INFINITY, &low) && read_bound(g, s, "max", INFINITY, &high) &&
-               limit(j, low, high);
+    case LM_OP_clamp_range: {
+      const lm_clamp_range_args *a = s->args;
+      *done_ = is_x && limit(j, a->min, a->max);
       return LM_OK;
+    }
     default: *done_ = is_x && !j->activation && !j->is_limited && (j->activation = activation_of(s)) != 0; return LM_OK;
   }
 }
