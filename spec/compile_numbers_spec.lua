@@ -1,5 +1,6 @@
 -- lm.compile of steps that compute with another Lua number in each call: numbers that ops alone read are inputs of a
 -- segment, others make another one, and the state says so.
+local lists = require "luminary.base.lists"
 local lm = require "luminary"
 local core = require "luminary.core"
 local half_layouts = require "spec.support.half_layouts"
@@ -50,7 +51,7 @@ local operands = {
 }
 
 describe("lm.compile with numbers that change", function()
-  for name, f in pairs(operands) do
+  for name, f in lists.sorted_pairs(operands) do
     it("runs one segment: " .. name, function()
       for i, dtype in ipairs(dtypes) do
         local state = compare(dtype, half_layouts.layouts[(i - 1) % #half_layouts.layouts + 1][2], f, changing)

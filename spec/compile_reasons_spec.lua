@@ -1,5 +1,6 @@
 -- lm.compile of steps whose calls are recorded again and again, or run as they are: the state says why, with the line,
 -- the op and what differs.
+local lists = require "luminary.base.lists"
 local lm = require "luminary"
 local nn, F = lm.nn, lm.nn.functional
 
@@ -81,7 +82,7 @@ local cases = {
 }
 
 describe("lm.compile says why each call is recorded again:", function()
-  for name, case in pairs(cases) do
+  for name, case in lists.sorted_pairs(cases) do
     it(name, function()
       local pattern, loss_of, arguments, also = unpack(case)
       for _, dtype in ipairs {"float16", "bfloat16", "float32"} do

@@ -118,7 +118,7 @@ describe("recordings on a GPU", function()
     local mistral = lm.models.llama {model_type = "mistral", sliding_window = 9, vocab_size = 97, hidden_size = 32,
       intermediate_size = 64, num_hidden_layers = 1, num_attention_heads = 4, num_key_value_heads = 2,
       max_position_embeddings = 64}:eval()
-    for name, net in pairs {gpt2 = gpt2, mistral = mistral} do
+    for name, net in require("luminary.base.lists").sorted_pairs {gpt2 = gpt2, mistral = mistral} do
       for i, dtype in ipairs {name == "gpt2" and "bfloat16" or "float16", "float32"} do
         local o = {max_new_tokens = 24, attention_mask = i == 2 and mask or nil}
         local ids = lm.randint(1, 98, {3, 7})

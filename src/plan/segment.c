@@ -82,7 +82,6 @@ void lm_segment_free(lm_segment *g) {
   lm_free(g->undo);
   lm_free(g->sum);
   lm_free(g->part);
-  lm_free(g->delivery);
   lm_free(g->fold);
   lm_free(g->reached);
   lm_bytes_free(&g->recorded);

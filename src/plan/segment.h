@@ -156,8 +156,7 @@ typedef struct lm_segment {
   int nparts;
   size_t part_capacity;
   struct lm_pass *pass; /* while a call delivers gradients */
-  int *delivery;        /* indices of the leaves whose gradients are delivered, in their order */
-  int ndeliveries, delivered;
+  int delivered;        /* index of the leaf whose gradient is delivered next */
   lm_segment_fold *fold;
   int nfolds;
   size_t fold_capacity;

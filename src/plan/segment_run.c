@@ -76,31 +76,22 @@ static const lm_segment_event *delivering(const lm_segment *g) {
 
 /* Finds when gradients are delivered: each as soon as it and those before it are computed, so that hooks run in the
  * order of backward and can send gradients meanwhile. */
-static lm_status find_deliveries(lm_segment *g) {
+static void find_deliveries(lm_segment *g) {
   const lm_segment_event *e = delivering(g);
-  if (!e) return LM_OK;
-  g->delivery = lm_malloc(((size_t)e->nleaves + 1) * sizeof *g->delivery);
-  if (!g->delivery) return LM_E_OOM;
-  for (int i = e->first_leaf; i < e->first_leaf + e->nleaves; i++) {
+  for (int i = e ? e->first_leaf : g->nleaves; i < g->nleaves; i++) {
     lm_segment_leaf *leaf = &g->leaf[i];
     const int buffer = lm_buffer_of(g, leaf->after);
-    leaf->at = buffer < 0 ? e->nsteps - 1 : find_made(g, e->nsteps, buffer);
+    int made = buffer < 0 ? e->nsteps - 1 : find_made(g, e->nsteps, buffer);
     leaf->is_last = buffer >= 0 && g->buffer[buffer].origin == LM_FROM_STEP && !lm_buffer_has_instance(g, buffer) &&
-                    g->buffer[buffer].last_use <= leaf->at;
-    if (i > e->first_leaf && leaf->at < leaf[-1].at) leaf->at = leaf[-1].at;
-    g->delivery[g->ndeliveries++] = i;
-  }
-  for (int k = 0; k < g->ndeliveries; k++) {
-    lm_segment_leaf *leaf = &g->leaf[g->delivery[k]];
-    for (int j = k + 1; j < g->ndeliveries && leaf->is_last; j++)
-      leaf->is_last = lm_buffer_of(g, g->leaf[g->delivery[j]].after) != lm_buffer_of(g, leaf->after);
-    int made = leaf->is_last ? find_made(g, e->nsteps, lm_buffer_of(g, leaf->after)) : -1;
+                    g->buffer[buffer].last_use <= made;
+    for (int k = i + 1; k < g->nleaves && leaf->is_last; k++)
+      leaf->is_last = lm_buffer_of(g, g->leaf[k].after) != buffer;
+    leaf->at = i > e->first_leaf && made < leaf[-1].at ? leaf[-1].at : made;
     while (made >= e->nsteps && lm_step_is_view(&g->step[made])) made--;
-    lm_segment_step *s = made < e->nsteps ? NULL : &g->step[made];
+    lm_segment_step *s = leaf->is_last && made >= e->nsteps ? &g->step[made] : NULL;
     if (s && s->group == 0 && !s->is_chained && s->overwrites < 0 && s->out[0] == leaf->after && !lm_step_writes(s, 0))
-      s->leaf = g->delivery[k] + 1;
+      s->leaf = i + 1;
   }
-  return LM_OK;
 }
 
 lm_status lm_segment_plan(lm_segment *g) {
@@ -119,7 +110,7 @@ lm_status lm_segment_plan(lm_segment *g) {
   lm_segment_set_last_uses(g);
   find_written(g);
   lm_segment_overwrite(g);
-  NEED(find_deliveries(g));
+  find_deliveries(g);
   for (int i = 0; i < g->nsteps; i++) any = any || g->step[i].is_chained;
   return any && !g->chain ? lm_chain_new(&g->chain) : LM_OK;
 }
@@ -248,13 +239,13 @@ static lm_status end_row(lm_segment *g) {
 
 /* Returns true if gradients are to be delivered before step i. */
 static bool has_deliveries(const lm_segment *g, int i) {
-  return g->pass && g->delivered < g->ndeliveries && g->leaf[g->delivery[g->delivered]].at < i;
+  return g->pass && g->delivered < g->nleaves && g->leaf[g->delivered].at < i;
 }
 
 static lm_status deliver(lm_segment *g, int i) {
   if (has_deliveries(g, i)) NEED(lm_segment_add_parts(g, 0, 0));
   while (has_deliveries(g, i)) {
-    const lm_segment_leaf *leaf = &g->leaf[g->delivery[g->delivered++]];
+    const lm_segment_leaf *leaf = &g->leaf[g->delivered++];
     lm_tensor *grad;
     NEED(lm_segment_header(g, leaf->after, false, &grad));
     lm_retain(grad);
@@ -388,13 +379,14 @@ lm_status lm_segment_run_to(lm_segment *g, int n) { return run_part(g, n, true);
 
 /* Runs the steps of a backward pass whose gradients go to hooks. Nothing of it can run again. */
 static lm_status run_delivering(lm_segment *g) {
-  lm_tensor **leaf = lm_malloc(((size_t)g->ndeliveries + 1) * sizeof *leaf);
+  const lm_segment_event *e = delivering(g);
+  lm_tensor **leaf = lm_malloc(((size_t)e->nleaves + 1) * sizeof *leaf);
   if (!leaf) return LM_E_OOM;
-  for (int k = 0; k < g->ndeliveries; k++) leaf[k] = g->instance[g->leaf[g->delivery[k]].instance].t;
+  for (int k = 0; k < e->nleaves; k++) leaf[k] = g->instance[g->leaf[e->first_leaf + k].instance].t;
   lm_follower *follower = lm_follower_swap(NULL);
-  lm_status status = lm_delivery_begin(g->ndeliveries, leaf, &g->pass);
+  lm_status status = lm_delivery_begin(e->nleaves, leaf, &g->pass);
   lm_free(leaf);
-  g->delivered = 0;
+  g->delivered = e->first_leaf;
   if (status == LM_OK) status = run_part(g, g->nsteps, false);
   lm_pass *pass = g->pass;
   g->pass = NULL;
