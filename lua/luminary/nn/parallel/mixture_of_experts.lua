@@ -10,6 +10,7 @@ local alike = require "luminary.distributed.same_on_all_ranks"
 local layer = require "luminary.nn.define_layer"
 local init = require "luminary.nn.initializers"
 local Linear = require("luminary.nn.linear").Linear
+local ModuleList = require("luminary.nn.containers").ModuleList
 local meta = require "luminary.nn.meta"
 local collective = require "luminary.nn.parallel.collective_functions"
 local placement = require "luminary.nn.parallel.placement"
@@ -125,6 +126,16 @@ local function run_all(self, rows, all)
   return n > 1 and collective.all_to_all(y, self.mesh, received, sent) or y
 end
 
+-- Runs experts that are modules, a list, on rows that are sorted by expert; counts: a list of numbers of rows.
+local function run_each(experts, rows, counts)
+  local results, first = {}, 1
+  for i, count in ipairs(counts) do
+    if count > 0 then results[#results + 1] = experts[i](rows:narrow(1, first, count)) end
+    first = first + count
+  end
+  return results[1] and ops.cat(results, 1) or rows
+end
+
 -- Runs the experts on the rows that have one of the `slots` slots of this rank for an expert, which is their number
 -- `expert`; results of others are 0.
 local function run_within(self, rows, expert, counts, slots, n)
@@ -183,7 +194,9 @@ function MixtureOfExperts:forward(x)
   end
   weigh(rows, 1 / share)
   local y
-  if list then
+  if self.experts:is(ModuleList) then
+    y = run_each(self.experts, rows, list[1])
+  elseif list then
     y = run_all(self, rows, list)
   else
     local most = math.max(1, unpack(sizes)) -- a token chooses an expert once
