@@ -184,19 +184,12 @@ function MLP:forward(x)
   return self.down_proj(common.activations[self.act](gate) * up)
 end
 
--- Chooses experts; rounded to int8 it would choose others.
-local Router = class.define("LlamaRouter", nn.Linear)
-Router.to_int8 = false
-
-local SparseMLP = class.define("LlamaSparseMLP", nn.MixtureOfExperts)
-
-function SparseMLP:init(config, inner)
-  local experts = {}
-  for i = 1, config.num_experts do experts[i] = MLP(config, inner) end
-  self.dim, self.hidden_dim, self.num_experts = config.hidden_size, inner, config.num_experts
-  self.top_k, self.norm_topk_prob = config.num_experts_per_tok, config.norm_topk_prob
-  self.gate = Router(config.hidden_size, config.num_experts, {bias = false})
-  self.experts = nn.ModuleList(experts)
+-- Returns the feedforward network of a layer with experts of `inner` features.
+local function mixture(config, inner)
+  return nn.MixtureOfExperts(config.hidden_size, inner, config.num_experts, {
+    top_k = config.num_experts_per_tok, norm_topk_prob = config.norm_topk_prob,
+    expert = function() return MLP(config, inner) end,
+  })
 end
 
 -- Returns true if layer i has experts.
@@ -222,11 +215,7 @@ function Layer:init(config, i)
   self.near = is_near(i, config)
   self.rotates = not config.no_rope_layers or config.no_rope_layers[i] ~= 0
   self.self_attn = Attention(config)
-  if is_sparse(i, config) then
-    self.mlp = SparseMLP(config, config[family.experts])
-  else
-    self.mlp = MLP(config, config.intermediate_size)
-  end
+  self.mlp = is_sparse(i, config) and mixture(config, config[family.experts]) or MLP(config, config.intermediate_size)
   self.input_layernorm = norm_of(config, config.hidden_size)
   self.post_attention_layernorm = norm_of(config, config.hidden_size)
   if family.post_norms then
@@ -527,9 +516,9 @@ end
 --- tie_word_embeddings = false, attention_bias = false, mlp_bias = false, hidden_act = "silu", sliding_window,
 --- use_sliding_window = false, layer_types, sliding_window_pattern, rope_local_base_freq = 10000,
 --- query_pre_attn_scalar, attn_logit_softcapping, final_logit_softcapping, no_rope_layers, num_experts,
---- num_experts_per_tok = 8, norm_topk_prob = false, moe_intermediate_size = 768, clip_qkv, partial_rotary_factor = 1, model_type = "llama",
---- pad_vocab_to}]): Constructs a model of the LLaMA family. Touvron et al., "LLaMA: Open and Efficient Foundation
---- Language Models", 2023.
+--- num_experts_per_tok = 8, norm_topk_prob = false, moe_intermediate_size = 768, clip_qkv, partial_rotary_factor = 1,
+--- model_type = "llama", pad_vocab_to}]): Constructs a model of the LLaMA family. Touvron et al., "LLaMA: Open and
+--- Efficient Foundation Language Models", 2023.
 models.llama = maker "llama"
 --- lm.models.mistral([{…, sliding_window}]): Constructs Mistral. Jiang et al., "Mistral 7B", 2023.
 models.mistral = maker "mistral"

@@ -54,11 +54,16 @@ function Experts:forward(x)
   return ops.bmm(h, self.w2:transpose(2, 3))
 end
 
+-- Scores experts. Its weight stays floating point in lm.quantize: rounded, it would choose other experts.
+local Router = layer.define("Router", Linear)
+Router.to_int8 = false
+
 local MixtureOfExperts = layer.define(who)
 
 MixtureOfExperts.init = signature.of([[MixtureOfExperts(dim: count, hidden_dim: count, num_experts: count,
   {top_k: count = 2, capacity_factor: positive, norm_topk_prob: boolean, gated = true,
-  activation = "silu" | "gelu" | "relu", mesh, device, dtype: string})]], function(self, dim, hidden_dim, count, o)
+  activation = "silu" | "gelu" | "relu", expert: function, mesh, device,
+  dtype: string})]], function(self, dim, hidden_dim, count, o)
   if o.top_k > count then options.must_be(who, "top_k", ("at most num_experts, %d"):format(count), o.top_k) end
   if o.mesh ~= nil then
     device_mesh.check(who, o.mesh)
@@ -67,8 +72,13 @@ MixtureOfExperts.init = signature.of([[MixtureOfExperts(dim: count, hidden_dim: 
   self.dim, self.hidden_dim, self.num_experts, self.top_k = dim, hidden_dim, count, o.top_k
   self.capacity_factor, self.norm_topk_prob, self.mesh = o.capacity_factor, o.norm_topk_prob, o.mesh
   if o.norm_topk_prob == nil then self.norm_topk_prob = o.top_k > 1 end
-  self.gate = Linear(dim, count, {bias = false, device = o.device, dtype = o.dtype})
-  self.experts = Experts(dim, hidden_dim, count, o)
+  self.gate = Router(dim, count, {bias = false, device = o.device, dtype = o.dtype})
+  for _, name in ipairs(o.expert and {"mesh", "capacity_factor"} or {}) do
+    if o[name] ~= nil then options.exclusive(who, "expert", name) end
+  end
+  local list = {}
+  for i = 1, o.expert and count or 0 do list[i] = o.expert(i) end
+  self.experts = o.expert and ModuleList(list) or Experts(dim, hidden_dim, count, o)
 end)
 
 layer.prints(MixtureOfExperts, "dim hidden_dim num_experts top_k capacity_factor")
