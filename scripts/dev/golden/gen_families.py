@@ -62,7 +62,7 @@ FOLDERS = {
     "qwen3_moe_mixed": ("Qwen3MoeForCausalLM", {
         **TEXT, **EXPERTS, "num_hidden_layers": 6, "moe_intermediate_size": 20, "decoder_sparse_step": 2,
         "mlp_only_layers": [3], "use_sliding_window": True, "sliding_window": 6}),
-    "olmoe": ("OlmoeForCausalLM", {**TEXT, **EXPERTS}),
+    "olmoe": ("OlmoeForCausalLM", {**TEXT, **EXPERTS, "num_key_value_heads": 4}),
     "olmoe_clipped": ("OlmoeForCausalLM", {**TEXT, **EXPERTS, "clip_qkv": 0.4, "norm_topk_prob": True}),
     "smollm3": ("SmolLM3ForCausalLM", TEXT),
     "smollm3_window": ("SmolLM3ForCausalLM", {**TEXT, "no_rope_layers": [1, 0, 0, 1], "use_sliding_window": True,
