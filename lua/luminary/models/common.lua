@@ -109,7 +109,7 @@ end
 --- first and reads see build.lua.
 function common.maker(name, spec, model_type, defaults, make, first, reads)
   local own = {}
-  for key, row in pairs(spec) do own[key] = defaults[key] ~= nil and {row[1], defaults[key]} or row end
+  for key, row in pairs(spec) do own[key] = defaults[key] ~= nil and {row[1], defaults[key], row[3]} or row end
   own.model_type = {spec.model_type[1], model_type}
   return function(opts) return build(name, opts, own, make, first, reads) end
 end

@@ -65,7 +65,7 @@ end
 local function replayed_logits(self, ids)
   local cache, l = self.cache, ids.shape[2]
   self.tokens = self.known == l - 1 and self.tokens + 1 or 0
-  if not (ids.is_cuda and cache) or self.tokens < CAPTURED_AFTER or cache.by_length then return end
+  if not (ids.is_cuda and cache) or self.tokens < CAPTURED_AFTER or cache.by_values then return end
   if self.step == nil then
     self.step = not (self.is_reordered or core.graph_is_capturing() or self.net.tensor_ranks)
       and load_module("luminary.prepare").is_of_library(self.net) and token_step(self, ids.shape[1])
