@@ -197,11 +197,11 @@ op("paged_attention(query, keys, values, pages, sequence, position, page_size: i
       when = "is_float(query) && is_float(keys) && (epsilon_of(query) < 1e-10 || epsilon_of(keys) < 1e-10)",
       "tokens = size_of(query)[1]",
       "offsets = in_dtype_of(cumsum(zeros_of(query, [page_size]) + 1, 0), pages)",
-      "places = unsqueeze((index_select(pages, 0, sequence) - 1) * page_size, -1) + offsets",
+      "slots = unsqueeze((index_select(pages, 0, sequence) - 1) * page_size, -1) + offsets",
       "all = size_of(pages)[2] * page_size",
-      "key = transpose(reshape(index_select(keys, 0, reshape(places, [-1])), "
+      "key = transpose(reshape(index_select(keys, 0, reshape(slots, [-1])), "
         .. "[tokens, all, size_of(keys)[2], size_of(keys)[3]]), 1, 2)",
-      "value = transpose(reshape(index_select(values, 0, reshape(places, [-1])), "
+      "value = transpose(reshape(index_select(values, 0, reshape(slots, [-1])), "
         .. "[tokens, all, size_of(values)[2], size_of(values)[3]]), 1, 2)",
       "place = cumsum(zeros_of(query, [all]) + 1, 0)",
       "last = unsqueeze(position, -1)",
