@@ -39,9 +39,9 @@ local function counted(net)
   return counter
 end
 
--- Fails unless no conversation has a page.
+-- Fails unless no conversation has a page, of an engine without workers.
 local function assert_free(engine)
-  local pages, n = engine.pages, 0
+  local pages, n = engine.executor.scheduler.pages, 0
   for _, users in pairs(pages.users) do assert.equal(0, users) end
   for _, page in ipairs(pages.unused) do n = n + (page and 1 or 0) end
   assert.equal(engine.room / pages.size, n + #pages.free)
@@ -55,9 +55,9 @@ describe("serve.Engine", function()
     it("has the tokens of each conversation alone: " .. name, function()
       for _, dtype in ipairs {"bfloat16", "float16", "float32"} do
         local net = model(name, dtype, more)
-        for _, room in ipairs {2000, 60} do -- 60: conversations give their pages back, and are computed again
+        for workers, room in pairs {[0] = 2000, 60} do -- 60: conversations give pages back, and are computed again
           local engine, begin = lm.serve.Engine(net, {
-            max_sequences = 5, max_tokens = room, page_size = 4, chunk = 9,
+            max_sequences = 5, max_tokens = room, page_size = 4, chunk = 9, num_workers = workers,
           }), random_ids(13)
           local requests, want = {}, {}
           for i = 1, 9 do
@@ -65,13 +65,12 @@ describe("serve.Engine", function()
             for k = 1, i % 3 == 0 and math.min(#ids, #begin) or 0 do ids[k] = begin[k] end
             requests[i], want[i] = engine:submit(ids, o), dtype == "float32" and alone(net, ids, o) or #ids
           end
-          engine:run()
           for i, r in ipairs(requests) do
-            assert.is_true(r.done)
-            assert.is_nil(r.problem)
-            if dtype == "float32" then assert.same(want[i], r.ids) else assert_likeliest(net, r.ids, want[i]) end
+            local ids = r:get()
+            if dtype == "float32" then assert.same(want[i], ids) else assert_likeliest(net, ids, want[i]) end
           end
-          assert_free(engine)
+          if workers == 0 then assert_free(engine) end
+          engine:close()
         end
       end
     end)
@@ -87,55 +86,52 @@ describe("serve.Engine", function()
     } do
       local ids = random_ids(4 + i)
       o.max_new_tokens = 12
-      local function seeded()
-        local own = lists.copy(o)
-        own.generator = o.do_sample and lm.Generator():manual_seed(i) or nil
-        return own
-      end
-      want[i], requests[i] = alone(net, ids, seeded()), engine:submit(ids, seeded())
+      o.generator = o.do_sample and lm.Generator():manual_seed(i) or nil
+      want[i], o.generator, o.seed = alone(net, ids, o), nil, o.do_sample and i or nil
+      requests[i] = engine:submit(ids, o)
     end
-    engine:run()
-    for i, r in ipairs(requests) do assert.same(want[i], r.ids) end
+    for i, r in ipairs(requests) do assert.same(want[i], r:get()) end
+    engine:close()
   end)
 
   it("computes what conversations begin with once, also after their end", function()
     local net = model("llama", "float32")
-    local engine, begin = lm.serve.Engine(net, {page_size = 4, max_tokens = 400}), random_ids(30)
-    engine:submit(begin, {max_new_tokens = 1})
-    engine:run()
+    local engine, begin = lm.serve.Engine(net, {page_size = 4, max_tokens = 400, num_workers = 0}), random_ids(30)
+    engine:submit(begin, {max_new_tokens = 1}):get()
     local counter = counted(net)
     for last = 1, 5 do
       local ids = lists.append(lists.copy(begin), {last, 3})
-      local r = engine:submit(ids, {max_new_tokens = 1})
-      engine:run()
+      local all = engine:submit(ids, {max_new_tokens = 1}):get()
       local computed = counter.count
-      assert.same(alone(net, ids, {max_new_tokens = 1}), r.ids)
+      assert.same(alone(net, ids, {max_new_tokens = 1}), all)
       counter.count = computed
     end
     assert.equal(5 * (32 - 28), counter.count) -- 7 full pages are known
     for _ = 1, 4 do engine:submit(random_ids(120), {max_new_tokens = 1}) end
-    engine:run() -- takes the memory of those
+    engine:close() -- which takes the memory of those
+    engine.is_closed = false
     assert_free(engine)
     counter.count = 0
-    local r = engine:submit(begin, {max_new_tokens = 1})
-    engine:run()
+    local all = engine:submit(begin, {max_new_tokens = 1}):get()
     assert.equal(30, counter.count)
-    assert.same(alone(net, begin, {max_new_tokens = 1}), r.ids)
+    assert.same(alone(net, begin, {max_new_tokens = 1}), all)
   end)
 
   it("computes at most `chunk` tokens of prompts in a step, and a token of each other conversation", function()
     local net = model("gpt2", "bfloat16")
-    local engine, counter = lm.serve.Engine(net, {chunk = 10}), counted(net)
+    local engine, counter = lm.serve.Engine(net, {chunk = 10, num_workers = 0}), counted(net)
     local first = engine:submit({1, 2, 3}, {max_new_tokens = 20})
-    engine:step()
+    lm.poll() -- computes a step
     local second = engine:submit(random_ids(25), {max_new_tokens = 20})
     for _, n in ipairs {11, 11, 6, 2} do
       counter.count = 0
-      engine:step()
+      lm.poll()
       assert.equal(n, counter.count)
     end
-    assert.equal(5, #first.ids - 3)
-    assert.equal(2, #second.ids - 25)
+    first:cancel()
+    second:cancel()
+    assert.equal(5, #first:get() - 3)
+    assert.equal(2, #second:get() - 25)
   end)
 
   it("streams text, ends at the tokens and texts that end, and stops when told", function()
@@ -145,40 +141,46 @@ describe("serve.Engine", function()
       for i, token in ipairs(tokens) do letters[i] = string.char(64 + token) end
       return table.concat(letters)
     end}
-    local engine, ids = lm.serve.Engine(net), random_ids(6)
-    local tokens = lists.slice(alone(net, ids, {max_new_tokens = 10}), 7)
-    local text, pieces, few = tokenizer:decode(tokens), {}, {}
-    local function submit(o)
-      o.max_new_tokens, o.tokenizer = 10, tokenizer
-      return engine:submit(ids, o)
+    for workers = 0, 1 do
+      local engine, ids = lm.serve.Engine(net, {num_workers = workers}), random_ids(6)
+      local tokens = lists.slice(alone(net, ids, {max_new_tokens = 40}), 7)
+      local text, pieces, few, seen = tokenizer:decode(tokens), {}, {}, {}
+      local function submit(o)
+        o.max_new_tokens, o.tokenizer = 40, (o.on_text or o.stop_strings) and tokenizer or nil
+        return engine:submit(ids, o)
+      end
+      local all = submit {
+        on_text = function(s) pieces[#pieces + 1] = s end, streamer = function(token) seen[#seen + 1] = token end,
+      }
+      local stopped, stop = submit {eos_token_id = tokens[4]}, submit {stop_strings = text:sub(3, 4)}
+      local told = submit {on_text = function(s)
+        few[#few + 1] = s
+        return #few < 3
+      end}
+      local failing, canceled = submit {on_text = function() error "no" end}, submit {}
+      canceled:cancel()
+      assert.equal(46, #all:get())
+      assert.equal(text, table.concat(pieces))
+      assert.same(tokens, lists.slice(seen, 1, 40))
+      assert.equal(lists.index_of(tokens, tokens[4]), #stopped:get() - 6)
+      assert.is_true(#stop:get() - 6 <= 4)
+      assert.is_true(#told:get() - 6 < 40)
+      assert.equal(3, #few)
+      assert.error_matches(function() failing:get() end, "no")
+      assert.is_true(canceled:cancelled() or #canceled:get() < 46)
+      if workers == 0 then assert_free(engine) end
+      engine:close()
     end
-    local all = submit {on_text = function(s) pieces[#pieces + 1] = s end}
-    local ended, stopped = submit {eos_token_id = tokens[4]}, submit {stop_strings = text:sub(3, 4)}
-    local told = submit {on_text = function(s)
-      few[#few + 1] = s
-      return #few < 3
-    end}
-    local failing, canceled = submit {on_text = function() error "no" end}, submit {}
-    canceled:cancel()
-    engine:run()
-    assert.equal(text, table.concat(pieces))
-    assert.equal(16, #all.ids)
-    assert.equal(lists.index_of(tokens, tokens[4]), #ended.ids - 6)
-    assert.is_true(#stopped.ids - 6 <= 4)
-    assert.equal(3, #told.ids - 6)
-    assert.matches("no", failing.problem)
-    assert.is_true(canceled.done)
-    assert.equal(6, #canceled.ids)
-    assert_free(engine)
   end)
 
   it("refuses what it cannot do", function()
     local net = model("llama", "float32")
-    local engine = lm.serve.Engine(net, {max_tokens = 64})
+    local engine = lm.serve.Engine(net, {max_tokens = 64, num_workers = 0})
     for pattern, arguments in pairs {
-      ["at least one token"] = {{}}, ["ids%[2%] must be from 1 to 50, got 51"] = {{1, 51}},
+      ["at least one token"] = {{}}, ["ids must be from 1 to 50, got 51"] = {{1, 51}},
       ["60 tokens and 20 new ones are more than 64"] = {random_ids(60), {max_new_tokens = 20}},
       ["num_beams"] = {{1}, {num_beams = 2}},
+      ["generator is not supported; pass a seed"] = {{1}, {generator = lm.Generator()}},
       ["attention_mask is not supported"] = {{1}, {attention_mask = lm.ones(1, 1)}},
       ["ids must be an int64 tensor"] = {lm.ones(2, 2)},
     } do
@@ -188,7 +190,5 @@ describe("serve.Engine", function()
     assert.error_matches(function() lm.serve.Engine(net, {max_tokens = 4}) end, "at least page_size, 16")
     local capped = model("gemma2", "float32", {sliding_window = 7})
     assert.error_matches(function() lm.serve.Engine(capped) end, "attn_logit_softcapping is not supported")
-    engine:run()
-    assert_free(engine)
   end)
 end)

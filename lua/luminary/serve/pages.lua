@@ -46,7 +46,8 @@ function Pages:init(net, count, size, dtype)
   self.free, self.users = {}, {} -- users: number of sequences of each page
   self.unused, self.first = {}, 1 -- pages without users that keep tokens, the longest unused at `first`
   self.place = {} -- indices in unused
-  self.page_of, self.key_of, self.name_of, self.names = {}, {}, {}, 0 -- by tokens
+  self.page_of, self.key_of = {}, {} -- pages by keys, which their tokens and the page before make
+  self.name_of, self.names = {}, 0 -- numbers of pages in keys
   for page = count, 1, -1 do self.free[#self.free + 1] = page end
 end
 
@@ -107,7 +108,7 @@ function Pages:note(list, tokens, n, noted)
   return noted
 end
 
---- Gives back the pages of a sequence, and empties list.
+--- Frees the pages of a sequence, and empties list.
 function Pages:drop(list)
   for i = #list, 1, -1 do -- the first tokens' pages, which others are likelier to have, stay longer
     local page = list[i]
