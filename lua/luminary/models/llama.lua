@@ -147,9 +147,11 @@ function Attention:forward(x, rotate, seen, cache)
   q = rotate(heads_of(q, self.q_norm))
   k = rotate(heads_of(k, self.k_norm))
   v = heads_of(v)
-  if cache then k, v = cache:update(k, v) end
   local y
-  if self.cap then
+  if cache and not cache.attend then k, v = cache:update(k, v) end
+  if cache and cache.attend then
+    y = cache:attend(q, k, v, {scale = self.scale, window = seen.window, cap = self.cap})
+  elseif self.cap then
     y = capped_attention(q, k, v, seen, self.scale or self.head_dim ^ -0.5, self.cap)
   else
     y = ops.scaled_dot_product_attention(q, k, v, {
@@ -327,13 +329,16 @@ function Llama:parallel_plan(opts)
   return common.parallel_plan("Llama", opts, plan, sequence)
 end
 
-function Llama:new_cache(batch_size, max_seq_len)
+function Llama:cache_sizes()
   local config = self.config
-  local caches = self:caches(config.num_hidden_layers, batch_size, max_seq_len, config.num_key_value_heads,
-    config.head_dim)
+  return config.num_hidden_layers, config.num_key_value_heads, config.head_dim
+end
+
+function Llama:new_cache(batch_size, max_seq_len)
+  local caches = common.LanguageModel.new_cache(self, batch_size, max_seq_len)
   if self.rope.scaling.long_factor then caches.recompute_beyond = self.rope.max_seq_len end
   caches.by_values = self.rope.scaling.rope_type == "dynamic" or caches.recompute_beyond ~= nil
-    or families[config.model_type].experts ~= nil
+    or families[self.config.model_type].experts ~= nil
   return caches
 end
 
@@ -375,15 +380,16 @@ local function options_of(net, ids, opts)
   return common.forward_options("Llama", ids, opts, net.config.num_hidden_layers, net.config.sliding_window)
 end
 
---- net(ids [, {cache, attention_mask, position_ids}]): Returns scores [N, L, vocab_size] of the token after each of ids
---- [N, L] (int64, from 1), which follow the M tokens of a cache. attention_mask [N, M + L]: 1 or true for tokens, 0 or
---- false for padding, to which no token attends. position_ids [N, L]: int64 positions from 1; M + 1 to M + L by
---- default, whatever the mask is; only differences of positions matter.
+--- net(ids [, {cache, attention_mask, position_ids, logits_to_keep}]): Returns scores [N, L, vocab_size] of the token
+--- after each of ids [N, L] (int64, from 1), which follow the M tokens of a cache. attention_mask [N, M + L]: 1 or true
+--- for tokens, 0 or false for padding, to which no token attends. position_ids [N, L]: int64 positions from 1; M + 1 to
+--- M + L by default, whatever the mask is; only differences of positions matter. logits_to_keep: the number of last
+--- tokens, or the indices [K] of tokens, whose scores alone are returned.
 function Llama:forward(ids, opts)
   local o = options_of(self, ids, opts)
   local x, call = embed(self, ids, o), layer_call(self, o)
   for i, each in ipairs(self.model.layers) do x = call(each, x, o.cache and o.cache[i]) end
-  return self:scores(self.model.norm(x))
+  return self:scores(self.model.norm(common.kept("Llama", x, o)))
 end
 
 --- Returns the parts of net(ids) that nn.parallel.Pipeline divides into stages.
