@@ -232,7 +232,12 @@ describe("a folder of", function()
     end
     says("'weights' has attention.value_length = 6; only the length of keys, 12, is supported",
       changed("qwen3_tied", "qwen3.attention.value_length", 6))
+    says("'weights': rope.dimension_count must be an integer of at least 1, got string 'x'",
+      changed("phi3", "phi3.rope.dimension_count", "x"))
     says("num_experts %(8%) is not supported for model_type 'llama'", changed("llama_3_2", "llama.expert_count", 8))
+    local part = require "luminary.nn.sequence_part"
+    says("attn_logit_softcapping is not supported within context_parallel", part.within, 0, 2,
+      models.llama {weights = saved "gemma2"}, lm.ones({1, 4}):long())
     says("Llama:parallel_plan: model_type 'olmoe' is not supported", function()
       models.llama {weights = saved "olmoe"}:parallel_plan()
     end)

@@ -21,8 +21,9 @@ local architectures = {}
 -- Sets the options of positions from metadata and the tensors of divisors of rates, which it removes from rest.
 local function resolve_positions(who, path, config, value, rest, of)
   local rotated, kind, old = value "rope.dimension_count", value "rope.scaling.type", value "rope.scale_linear"
-  local head = config.head_dim or tonumber(config.hidden_size) and tonumber(config.num_attention_heads)
+  local head = tonumber(config.head_dim) or tonumber(config.hidden_size) and tonumber(config.num_attention_heads)
     and config.hidden_size / config.num_attention_heads
+  if rotated ~= nil then options.arg(("%s: '%s'"):format(who, path), "rope.dimension_count", rotated, "count") end
   local values = value "attention.value_length"
   if values and head and values ~= head then
     fail("%s: '%s' has attention.value_length = %s; only the length of keys, %s, is supported", who, path,
