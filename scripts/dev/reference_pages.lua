@@ -82,7 +82,8 @@ page("random", "Random numbers", {"Creating random tensors", [[
     lm. manual_seed seed initial_seed get_rng_state set_rng_state default_generator Generator Generator.*]]})
 page("other-ops", "Other ops and dtypes", {"Ops", [[
     lm. clone detach meshgrid numel
-    roi_pool quantize int8_linear embedding adaptive_avg_pool2d adaptive_max_pool2d max_pool2d_with_indices
+    roi_pool quantize int8_linear block_linear block_rows expand_blocks quantize_blocks
+    embedding adaptive_avg_pool2d adaptive_max_pool2d max_pool2d_with_indices
     constant_pad_nd log_sigmoid]]},
   {"Dtypes", [[
     lm. finfo iinfo result_type promote_types can_cast is_tensor is_floating_point is_signed is_nonzero]]})
