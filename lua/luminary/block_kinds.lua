@@ -39,6 +39,8 @@ kind("mxfp4", 39, 17, 32, 32, "exponent", {1, 16, 4}, {zero = 12, table = e2m1})
 
 --- Maps GGUF's numbers to kinds.
 list.by_number = {}
-for _, row in ipairs(list) do list.by_number[row.number] = row end
+--- The kinds' names, in order.
+list.names = {}
+for i, row in ipairs(list) do list.by_number[row.number], list.names[i] = row, row.name end
 
 return list

@@ -172,7 +172,8 @@ function common.forward_options(who, ids, opts, layers, window)
   return o
 end
 
--- The base class of language models. Classes define embedding(), which returns the weight of the token embedding.
+-- The base class of language models. Classes define embedding(), which returns the weight of the token embedding
+-- and, if that has quantized blocks, their kind.
 common.LanguageModel = class.define("LanguageModel", nn.Module)
 
 --- net:new_cache(batch_size, max_seq_len): Returns an empty key-value cache for net(ids, {cache = …}).
@@ -182,8 +183,8 @@ common.LanguageModel = class.define("LanguageModel", nn.Module)
 --- Returns a list of `layers` nn.KVCache, of the embedding's device and dtype, for `length` positions.
 function common.LanguageModel:caches(layers, batch_size, length, heads, head_dim)
   length = options.arg(self.__name .. ":new_cache", "max_seq_len", length, "count")
-  local list, weight = {}, self:embedding()
-  local like = {device = weight.device, dtype = weight.dtype}
+  local list, weight, kind = {}, self:embedding()
+  local like = {device = weight.device, dtype = kind and self:parameters()[1].dtype or weight.dtype}
   heads = math.max(1, heads / (self.tensor_ranks or 1))
   for i = 1, layers do
     list[i] = nn.KVCache(batch_size, math.min(length, self.config.max_positions), heads, head_dim, like)
@@ -194,7 +195,9 @@ end
 --- Returns the scores of all tokens for the last hidden states x, by lm_head or the embedding.
 function common.LanguageModel:scores(x)
   if self.lm_head then return self.lm_head(x) end
-  return (self.project or ops.linear)(x, self:embedding(), self.score_bias) -- nn.parallel.parallelize sets project
+  local weight, kind = self:embedding()
+  if kind then return ops.block_linear(x, weight, self.score_bias, kind) end
+  return (self.project or ops.linear)(x, weight, self.score_bias) -- nn.parallel.parallelize sets project
 end
 
 --- Returns the plan of a model for nn.parallel.parallelize: `plan`, and with the option sequence also `sequence`.
@@ -207,7 +210,7 @@ end
 
 --- Adds an int8 weight for a tied output, for lm.quantize. Returns the net.
 function common.LanguageModel:to_int8()
-  if not self.lm_head then self.lm_head = nn.Int8Linear(self:embedding(), self.score_bias) end
+  if not self.lm_head then self.lm_head = nn.Int8Linear((self:embedding()), self.score_bias) end
   return self
 end
 

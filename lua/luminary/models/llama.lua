@@ -174,7 +174,7 @@ function Llama:reset_parameters()
   end
 end
 
-function Llama:embedding() return self.model.embed_tokens.weight end
+function Llama:embedding() return self.model.embed_tokens.weight, self.model.embed_tokens.kind end
 
 function Llama:parallel_plan(opts)
   local config, layer, column, sequence = self.config, "model.layers.*.", {}, {["model.norm"] = "sequence"}
