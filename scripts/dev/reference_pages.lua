@@ -81,8 +81,9 @@ page("random", "Random numbers", {"Creating random tensors", [[
   {"Generators and seeds", [[
     lm. manual_seed seed initial_seed get_rng_state set_rng_state default_generator Generator Generator.*]]})
 page("other-ops", "Other ops and dtypes", {"Ops", [[
-    lm. clone detach meshgrid numel roi_pool quantize int8_linear paged_attention embedding adaptive_avg_pool2d
-    adaptive_max_pool2d max_pool2d_with_indices constant_pad_nd log_sigmoid]]},
+    lm. clone detach meshgrid numel roi_pool quantize int8_linear block_linear block_rows expand_blocks
+    quantize_blocks paged_attention embedding adaptive_avg_pool2d adaptive_max_pool2d max_pool2d_with_indices
+    constant_pad_nd log_sigmoid]]},
   {"Dtypes", [[
     lm. finfo iinfo result_type promote_types can_cast is_tensor is_floating_point is_signed is_nonzero]]})
 
@@ -117,7 +118,7 @@ page("nn-transformer", "nn: transformer layers", {"", [[
     nn. MultiheadAttention Transformer TransformerEncoder TransformerEncoderLayer TransformerDecoder
     TransformerDecoderLayer MixtureOfExperts KVCache RotaryPositionalEmbeddings SinusoidalPositions]]})
 page("nn-linear", "nn: linear, dropout, embedding and other layers",
-  {"Linear", "nn. Linear Bilinear LazyLinear Identity Int8Linear"},
+  {"Linear", "nn. Linear Bilinear LazyLinear Identity Int8Linear BlockLinear BlockEmbedding"},
   {"Dropout", "nn. Dropout Dropout1d Dropout2d Dropout3d AlphaDropout FeatureAlphaDropout"},
   {"Embedding", "nn. Embedding EmbeddingBag"}, {"Distance", "nn. CosineSimilarity PairwiseDistance"},
   {"Vision", [[

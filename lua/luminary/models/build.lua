@@ -196,7 +196,8 @@ end
 --- first: see options.check.
 ---
 --- Every maker also takes: weights, a file or folder that lm.load reads, a table of tensors by name, or for
---- models.llama and models.gpt2 a GGUF file of that architecture, whose sizes and names become Hugging Face's; strict,
+--- models.llama and models.gpt2 a GGUF file of that architecture, whose sizes and names become Hugging Face's and whose
+--- quantized matrices stay blocks in the mapped file unless device or dtype is given; strict,
 --- ignore_mismatched_sizes and rename of load_state_dict; device; and dtype, a floating-point one, "auto" for that of
 --- the weights, or nil, by which tensors of other dtypes become float32, as the report lists. With weights the second
 --- result is load_state_dict's report. The caller's options override those of config.json. A network of a folder with a
@@ -220,7 +221,10 @@ return function(who, opts, spec, make, first, reads)
   local source = weights
   if gguf.is(weights) then
     path = type(weights) == "string" and weights or "weights"
-    if weights == path then weights = load_module("luminary.save_load").load(weights, {mmap = true}) end
+    if weights == path then
+      local keep_blocks = given.dtype == nil and given.device == nil
+      weights = load_module("luminary.save_load").load(weights, {mmap = true, keep_blocks = keep_blocks})
+    end
     config, weights = gguf.read(who, path, weights)
     if not reads or not weights and reads.kinds[config.model_type] then
       fail("%s: '%s' is a GGUF file of architecture '%s', which is not supported here; lm.load returns its metadata "
@@ -256,6 +260,7 @@ return function(who, opts, spec, make, first, reads)
   if plain and how.strict ~= false then check_layers(who, spec, from_file, n_tensors) end
   local net, largest = meta.of(make, lists.copy(own)), largest_size(spec, own)
   local complete = false
+  if config and options.is_plain(weights) then load_module("luminary.nn.blocks").put(net, weights) end
   if weights then
     how.dry_run = true
     local ok, report = pcall(net.load_state_dict, net, weights, how)

@@ -188,18 +188,24 @@ function common.kept(who, x, o)
   return kept < l and x:narrow(2, l - kept + 1, kept) or x
 end
 
--- The base class of language models. Classes define embedding(), which returns the weight of the token embedding, and
--- cache_sizes(), which returns the numbers of layers, heads of keys, and features of a head.
+-- The base class of language models. Classes define embedding(), which returns the weight of the token embedding
+-- and, if that has quantized blocks, their kind; and cache_sizes(), which returns the numbers of layers, heads of keys,
+-- and features of a head.
 common.LanguageModel = class.define("LanguageModel", nn.Module)
 
 --- net:new_cache(batch_size, max_seq_len): Returns an empty key-value cache for net(ids, {cache = …}).
 --- net:parallel_plan([{sequence = false, gather = false}]): Returns a plan for nn.parallel.parallelize, a table.
 --- net:generate(ids [, {…}]): Generates tokens, as lm.models.generate(net, ids, {…}) does.
 
+--- Returns the device and dtype of keys and values.
+function common.LanguageModel:cache_options()
+  local weight, kind = self:embedding()
+  return {device = weight.device, dtype = kind and self:parameters()[1].dtype or weight.dtype}
+end
+
 function common.LanguageModel:new_cache(batch_size, max_seq_len)
   max_seq_len = options.arg(self.__name .. ":new_cache", "max_seq_len", max_seq_len, "count")
-  local list, weight, layers, heads, head_dim = {}, self:embedding(), self:cache_sizes()
-  local like = {device = weight.device, dtype = weight.dtype}
+  local list, like, layers, heads, head_dim = {}, self:cache_options(), self:cache_sizes()
   heads = math.max(1, heads / (self.tensor_ranks or 1))
   for i = 1, layers do
     list[i] = nn.KVCache(batch_size, math.min(max_seq_len, self.config.max_positions), heads, head_dim, like)
@@ -210,7 +216,9 @@ end
 --- Returns the scores of all tokens for the last hidden states x, by lm_head or the embedding.
 function common.LanguageModel:scores(x)
   if self.lm_head then return self.lm_head(x) end
-  return (self.project or ops.linear)(x, self:embedding(), self.score_bias) -- nn.parallel.parallelize sets project
+  local weight, kind = self:embedding()
+  if kind then return ops.block_linear(x, weight, self.score_bias, kind) end
+  return (self.project or ops.linear)(x, weight, self.score_bias) -- nn.parallel.parallelize sets project
 end
 
 --- Returns the plan of a model for nn.parallel.parallelize: `plan`, and with the option sequence also `sequence`.
@@ -223,7 +231,7 @@ end
 
 --- Adds an int8 weight for a tied output, for lm.quantize. Returns the net.
 function common.LanguageModel:to_int8()
-  if not self.lm_head then self.lm_head = nn.Int8Linear(self:embedding(), self.score_bias) end
+  if not self.lm_head then self.lm_head = nn.Int8Linear((self:embedding()), self.score_bias) end
   return self
 end
 

@@ -1,4 +1,5 @@
 --- Converts a GGUF file's metadata and names of weights to those of a Hugging Face folder.
+local core = require "luminary.core"
 local load_module = require "luminary.base.load_module"
 local options = require "luminary.base.options"
 
@@ -8,6 +9,7 @@ local gguf = {}
 -- Returns the weight or bias of q or k with the rows of each head in two halves. Some architectures of llama.cpp rotate
 -- pairs of neighbors, for which its converter interleaves the halves. Another shape is left to load_state_dict's error.
 local function halves(t, heads)
+  if not core.is_tensor(t) then return {kind = t.kind, blocks = halves(t.blocks, heads)} end
   if type(heads) ~= "number" or heads < 1 or t.shape[1] % (2 * heads) ~= 0 then return t end
   return t:reshape {heads, t.shape[1] / heads / 2, 2, -1}:transpose(2, 3):reshape(t.shape)
 end
@@ -110,7 +112,10 @@ architectures.gemma = decoder("gemma", nil, gemma_norms)
 architectures.gemma2 = decoder("gemma2", before_mlp, gemma_norms, gemma_scale(46))
 architectures.gemma3 = decoder("gemma3", before_mlp, gemma_norms, gemma_scale(62))
 
-local function transposed(t) return t.ndim == 2 and t:t() or t end
+local function transposed(t)
+  if not core.is_tensor(t) then return {kind = t.kind, blocks = t.blocks, transposed = true} end
+  return t.ndim == 2 and t:t() or t
+end
 
 architectures.gpt2 = {
   model_type = "gpt2", sizes = {
@@ -149,6 +154,12 @@ local function renamed(tensors, of, config)
   return out
 end
 
+-- Returns true if two weights are equal: tensors, or blocks of a kind.
+local function are_equal(a, b)
+  if not core.is_tensor(a) then return not core.is_tensor(b) and a.kind == b.kind and a.blocks:equal(b.blocks) end
+  return core.is_tensor(b) and a.dtype == b.dtype and a:equal(b)
+end
+
 --- Returns two values for what lm.load returns for a GGUF file: the values of a config.json, with the architecture as
 --- model_type, and the weights by Hugging Face's names, or nil for an unknown architecture. path: the file's, for
 --- errors.
@@ -162,9 +173,8 @@ function gguf.read(who, path, file)
   for key, name in pairs(of.sizes) do config[name] = value(key) end
   for name, t in pairs(file.tensors) do rest[name] = t end
   local embedding, output = rest["token_embd.weight"], rest["output.weight"]
-  if embedding then config.vocab_size = embedding.shape[1] end
-  config.tie_word_embeddings = output == nil or embedding ~= nil and output.dtype == embedding.dtype
-    and output:equal(embedding)
+  if embedding then config.vocab_size = (core.is_tensor(embedding) and embedding or embedding.blocks).shape[1] end
+  config.tie_word_embeddings = output == nil or embedding ~= nil and are_equal(output, embedding)
   if config.tie_word_embeddings then rest["output.weight"] = nil end
   local ends = {}
   for _, key in ipairs {"eos", "eot"} do ends[#ends + 1] = metadata[("tokenizer.ggml.%s_token_id"):format(key)] end

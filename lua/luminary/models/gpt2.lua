@@ -1,5 +1,6 @@
 --- Defines GPT-2 (Radford et al., "Language Models are Unsupervised Multitask Learners", 2019) with Hugging Face's
 --- names of parameters.
+local block_kinds = require "luminary.block_kinds"
 local core = require "luminary.core"
 local class = require "luminary.base.class"
 local lists = require "luminary.base.lists"
@@ -54,6 +55,11 @@ end
 function Conv1D:extra_repr() return ("nf=%d, nx=%d"):format(self.nf, self.nx) end
 
 function Conv1D:to_int8() return nn.Int8Linear(self.weight:t(), self.bias) end
+
+function Conv1D:to_blocks(kind, blocks)
+  if self.nx % block_kinds[kind].elements ~= 0 then return self end
+  return nn.BlockLinear(blocks or self.weight:t(), kind, self.bias)
+end
 
 -- Attends to values by heads; a module, so that nn.parallel.parallelize makes each rank draw its own dropout.
 local Attend = class.define("GPT2Attend", nn.Module)
@@ -157,7 +163,7 @@ function GPT2:reset_parameters()
   end
 end
 
-function GPT2:embedding() return self.transformer.wte.weight end
+function GPT2:embedding() return self.transformer.wte.weight, self.transformer.wte.kind end
 
 function GPT2:parallel_plan(opts)
   local block = "transformer.h.*."

@@ -287,7 +287,7 @@ function Llama:reset_parameters()
   end
 end
 
-function Llama:embedding() return self.model.embed_tokens.weight end
+function Llama:embedding() return self.model.embed_tokens.weight, self.model.embed_tokens.kind end
 
 --- Returns scores as the base class does, limited by final_logit_softcapping.
 function Llama:scores(x)

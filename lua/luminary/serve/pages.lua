@@ -38,10 +38,11 @@ local Pages = class.root "Pages"
 --- Pages(net, count, size, dtype): Makes `count` pages of `size` positions for a language model. pages.cache is for
 --- its calls; pages.step says where each token of a call is.
 function Pages:init(net, count, size, dtype)
-  local weight, layers, heads, head_dim = net:embedding(), net:cache_sizes()
+  local like, layers, heads, head_dim = net:cache_options(), net:cache_sizes()
+  like.dtype = dtype or like.dtype
   self.step, self.cache, self.size = {page_size = size}, {}, size
   for i = 1, layers do
-    self.cache[i] = Layer(self.step, count * size, heads, head_dim, {device = weight.device, dtype = dtype})
+    self.cache[i] = Layer(self.step, count * size, heads, head_dim, like)
   end
   self.free, self.users = {}, {} -- users: number of sequences of each page
   self.unused, self.first = {}, 1 -- pages without users that keep tokens, the longest unused at `first`

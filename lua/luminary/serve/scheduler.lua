@@ -12,7 +12,7 @@ local Scheduler = class.root "Scheduler"
 --- Scheduler(net, settings): settings: page_size, pages (their number), max_sequences, chunk, dtype, of serve.Engine.
 function Scheduler:init(net, settings)
   self.net, self.settings = net, settings
-  self.pages = Pages(net, settings.pages, settings.page_size, settings.dtype or net:embedding().dtype)
+  self.pages = Pages(net, settings.pages, settings.page_size, settings.dtype)
   self.waiting, self.running = {}, {}
 end
 

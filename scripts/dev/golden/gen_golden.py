@@ -87,6 +87,13 @@ def int8_pack(weight, groups):
     return torch.cat([weight.flatten(1).t().reshape(-1), sums])
 
 
+def expand_q8_0(x):
+    """Expands GGUF's Q8_0: blocks of a half and 32 signed bytes."""
+    blocks = x.reshape(-1, 34)
+    values = blocks[:, :2].contiguous().view(torch.float16).float() * blocks[:, 2:].contiguous().view(torch.int8)
+    return values.reshape(*x.shape[:-1], x.shape[-1] // 34 * 32)
+
+
 def int8_saturated(x, zero):
     info = torch.iinfo(zero.dtype)
     x = torch.nan_to_num(torch.round(x.float()), nan=float("-inf"))

@@ -55,6 +55,8 @@ lm_status lm_cpu_rescale(int n, lm_tensor *const *from, lm_tensor *const *to, do
   X(paged_attention)                                                                                                  \
   /* int8_conv.c */                                                                                                   \
   X(int8_pack) X(int8_conv) X(int8_quantize) X(int8_dequantize) X(int8_add)                                           \
+  /* blocks.c, block_quantize.c */                                                                                   \
+  X(block_linear) X(block_linear_input) X(block_rows) X(expand_blocks) X(quantize_blocks)                             \
   /* int8_linear.c */                                                                                                \
   X(int8_linear)                                                                                                      \
   /* recurrent.c */                                                                                                  \

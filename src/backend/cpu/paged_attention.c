@@ -9,11 +9,8 @@
 #include "op/kernels.h"
 #include "op_args_attention.h"
 
-enum {
-  KEYS = 128,
-  LINE = KEYS + 16,
-  ROWS = 64
-}; /* keys of a block; floats of its rows; rows of queries, if possible */
+/* Keys of a block; floats between its rows of scores; rows of queries of a group, unless more heads share keys. */
+enum { KEYS = 128, LINE = KEYS + 16, ROWS = 64 };
 
 typedef struct token_group { /* tokens of a sequence that follow each other; position: of the first, from 1 */
   int64_t first, n, sequence, position;
