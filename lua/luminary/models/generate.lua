@@ -2,6 +2,7 @@
 local core = require "luminary.core"
 local lists = require "luminary.base.lists"
 local options = require "luminary.base.options"
+local load_module = require "luminary.base.load_module"
 local in_mode = require "luminary.nn.in_mode"
 local Module = require "luminary.nn.module"
 local beam_search = require "luminary.models.beam_search"
@@ -43,7 +44,7 @@ end
 
 local spec = {
   tokenizer = {"any"}, attention_mask = {"tensor"}, streamer = {"callable"}, on_text = {"callable"},
-  generator = {"generator"},
+  generator = {"generator"}, constraint = {"table"},
 }
 for name, row in pairs(generation_config.options) do spec[name] = row end
 
@@ -82,6 +83,7 @@ local function read_options(who, net, opts)
   for _, each in ipairs(strings) do
     if each == "" then fail("%s: stop_strings must not contain an empty string", who) end
   end
+  if o.constraint and o.num_beams > 1 then fail("%s: num_beams cannot be used with constraint", who) end
   if #strings > 0 or o.on_text then
     local ok, decode = pcall(function() return o.tokenizer.decode end)
     if not ok or not options.is("callable", decode) then
@@ -189,8 +191,10 @@ local function one_by_one(who, net, ids, mask, o)
       return o.on_text(piece) -- so that it may be io.write
     end)
   end
+  local constraint = o.constraint and load_module("luminary.text.constraint").new(who, o.constraint, o.tokenizer, n)
   for count = 0, o.max_new_tokens - 1 do
     local scores = logits_processors.allowed(logits:after(ids), ids, rows, count, o, mask)
+    if constraint then scores = constraint:restrict(scores, o.ends, done) end
     local chosen = o.do_sample and logits_processors.drawn(scores, o) or scores:argmax(2, {keepdim = true})
     local list, stop = chosen:view(-1):totable(), false
     for i = 1, n do
@@ -199,7 +203,8 @@ local function one_by_one(who, net, ids, mask, o)
       row[#row + 1] = list[i]
       if not done[i] then
         if callbacks[i] and not o.ends[list[i]] then stop = callbacks[i](list[i]) == false or stop end
-        if o.is_end(row) then done[i], open = true, open - 1 end
+        local is_end = o.is_end(row) or constraint and constraint:advance(i, list[i])
+        if is_end then done[i], open = true, open - 1 end
       end
     end
     ids = ops.cat({ids, core.tensor(list, {dtype = "int64", device = device}):view(n, 1)}, 2)
@@ -231,8 +236,10 @@ local generate
 --- lm.models.generate(net, ids [, {max_new_tokens = 20, min_new_tokens = 0, do_sample, temperature = 1, top_k = 0,
 --- top_p = 1, min_p = 0, repetition_penalty = 1, no_repeat_ngram_size = 0, bad_words_ids, num_beams = 1,
 --- num_return_sequences = 1, length_penalty = 1, early_stopping = false, eos_token_id, pad_token_id, attention_mask,
---- stop_strings, tokenizer, use_cache = true, streamer, on_text, generator}]): Generates sequences of token ids with a
---- language model. On a GPU the step of a library's model without hooks is captured after 16 tokens, and replayed.
+--- stop_strings, tokenizer, use_cache = true, streamer, on_text, generator, constraint}]): Generates sequences of token
+--- ids with a language model. constraint restricts the new text: {json = true}, {json_schema = a table or JSON text},
+--- {regex = "…"} or {grammar = "…"} in llama.cpp's GBNF; it requires tokenizer, one of lm.text. On a GPU the step of a
+--- library's model without hooks is captured after 16 tokens, and replayed.
 function generate(net, ids, opts)
   local module = Module.is_module(net)
   local has, method = pcall(function() return net.generate end) -- an error where a module lacks it

@@ -68,7 +68,7 @@ local function converted(name, v, order, size, level)
 end
 
 --- Returns a script's table, or JSON text, as a template's value.
-local function value_of(name, v, size, is_json)
+function chat_template.value_of(name, v, size, is_json)
   if not is_json or type(v) ~= "string" then return converted(name, v, {}, size, 1) end
   local order = {json = true}
   local ok, decoded = pcall(core.json_decode, v, NONE, order)
@@ -158,7 +158,7 @@ function chat_template.render(who, source, variables)
   local size, named = {bytes = #source}, {}
   values.begin(math.huge, math.huge)
   for name, v in pairs(variables) do
-    named[name] = value_of(("%s: %s"):format(who, printable_name(name, 60)), v, size, may_be_json[name])
+    named[name] = chat_template.value_of(("%s: %s"):format(who, printable_name(name, 60)), v, size, may_be_json[name])
   end
   local messages = named.messages
   if messages then

@@ -12,7 +12,7 @@ local fail, step, charge, truth, undefined = values.fail, values.step, values.ch
 -- Limits: levels of nesting in a template, operators in a row, and macros and loops that call each other.
 local DEEPEST, LONGEST, MOST_CALLS = 100, 500, 60
 
-local line, calls -- of the statement that runs, for messages; the number of macros and loops that run
+local line, calls -- the statement's line, for messages; the number of macros and blocks that run
 
 local function child(env) return {vars = {}, parent = env} end
 

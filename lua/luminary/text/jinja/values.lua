@@ -159,7 +159,8 @@ end
 --- Returns the number of a string's characters.
 function values.length(s) return (select(2, s:gsub("[^\128-\191]", ""))) end
 
-local function code_of(c)
+--- Returns a character's code point.
+function values.code(c)
   local a, b, d, e = c:byte(1, 4)
   if a < 128 then return a end
   if a < 224 then return (a - 192) * 64 + b - 128 end
@@ -210,7 +211,7 @@ local function string_repr(s)
   local quote = s:find "'" and not s:find '"' and '"' or "'"
   s = s:gsub(quote == "'" and "[%c\\']" or "[%c\\]", function(c) return escapes[c] or ("\\x%02x"):format(c:byte()) end)
   return quote .. s:gsub("[\194-\244][\128-\191]+", function(c)
-    local code = code_of(c)
+    local code = values.code(c)
     for i = 1, #ESCAPED, 2 do
       if code >= ESCAPED[i] and code <= ESCAPED[i + 1] then
         return (code < 256 and "\\x%02x" or code < 65536 and "\\u%04x" or "\\U%08x"):format(code)
@@ -226,7 +227,7 @@ local json_escapes = {
 local function json_string(s, to_ascii)
   s = s:gsub('[%z\1-\31"\\]', function(c) return json_escapes[c] or ("\\u%04x"):format(c:byte()) end)
   return '"' .. (to_ascii and s:gsub("[\194-\244][\128-\191]+", function(c)
-    local code = code_of(c)
+    local code = values.code(c)
     if code < 65536 then return ("\\u%04x"):format(code) end
     return ("\\u%04x\\u%04x"):format(0xd7c0 + math.floor(code / 1024), 0xdc00 + code % 1024)
   end) or s) .. '"'
