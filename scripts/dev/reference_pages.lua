@@ -214,7 +214,8 @@ page("models", "lm.models", {"Vision", [[
     swin_v2_b swin_v2_s swin_v2_t vgg11 vgg11_bn vgg13 vgg13_bn vgg16 vgg16_bn vgg19 vgg19_bn vgg_f wide_resnet101_2
     wide_resnet50_2 googlenet inception_v3
     vit vit_b_16 vit_b_32 vit_l_16 vit_l_32 vit_h_14 deit dinov2]]},
-  {"Text", "lm.models. gpt2 llama mistral qwen2 qwen3 gemma phi3 bert roberta distilbert generate net.*"},
+  {"Text", "lm.models. gpt2 llama mistral qwen2 qwen3 gemma phi3 bert roberta distilbert generate net.* lm.chat "
+    .. "lm.chat.*"},
   {"Diffusion", "lm.models. unet2d DDPMScheduler DDIMScheduler"})
 page("distributions", "lm.distributions", {"", "lm.distributions lm.distributions.* lm.distributions.constraints.*"})
 page("onnx", "lm.onnx: models of other frameworks", {"", "lm.onnx lm.onnx.*"})

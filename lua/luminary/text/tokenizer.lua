@@ -367,7 +367,8 @@ end
 --- properties, required, return, then others by name; a table without entries is {}.
 ---
 ---   local messages = {{role = "user", content = "Hello"}}
----   local batch = tokenizer:apply_chat_template(messages, {add_generation_prompt = true})
+---   local batch = tokenizer:apply_chat_template(messages,
+---     {add_generation_prompt = true})
 ---   print(tokenizer:decode(net:generate(batch.input_ids)))
 function Tokenizer:apply_chat_template(messages, opts)
   return load_module "luminary.text.chat_template".apply(self, messages, opts)

@@ -13,7 +13,7 @@ local values = require "luminary.text.jinja.values"
 
 local constraint = {}
 
-local trees = setmetatable({}, {__mode = "k"}) -- by tokenizer: the tree of its tokens and their texts
+local trees = setmetatable({}, {__mode = "k"}) -- trees and texts of tokens by tokenizer
 
 -- Returns a function that returns the bytes of a token of a tokenizer.
 local function bytes_of(tokenizer)
