@@ -9,7 +9,7 @@ local seq, alt, rep, text, ref = rules.seq, rules.alt, rules.rep, rules.text, ru
 
 local ignored = lists.set {
   "title", "description", "default", "examples", "$schema", "$id", "$comment", "$defs", "definitions", "deprecated",
-  "readOnly", "writeOnly", "$anchor",
+  "readOnly", "writeOnly", "$anchor", "contentMediaType", "contentEncoding", "contentSchema",
 }
 local words = {
   object = lists.set {"properties", "required", "additionalProperties"},
@@ -199,7 +199,7 @@ return function(schema, fail)
   local makers = {object = object, array = array, string = a_string}
 
   local function resolve(path, pointer)
-    if type(pointer) ~= "string" or not pointer:find "^#" then
+    if type(pointer) ~= "string" or not (pointer == "#" or pointer:find "^#/") then
       fail("%s: $ref '%s' is not supported", path, tostring(pointer))
     end
     local at = schema
