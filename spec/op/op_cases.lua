@@ -989,6 +989,26 @@ op("scaled_dot_product_attention", "query key value attn_mask dropout_p is_causa
     { t { 4, 5, 4 }, t { 2, 7, 4 }, t { 2, 7, 4 }, message = "enable_gqa = true" },
     { t { 5, 4 }, t { 7, 4 }, t { 7, 4 }, b { 5, 7 }, 0, true, message = "scaled_dot_product_attention: attn_mask must be left out with is_causal = true" },
     { t { 5, 4 }, t { 7, 4 }, t { 7, 4 }, nil, 2, message = "scaled_dot_product_attention: dropout_p must be from 0 to 1, got 2" } } })
+local function paged(more) -- 7 pages of 4 positions, of 9 sequences, which have 3 pages each; 5 tokens
+  local row = { query = t { 5, 4, 8 }, keys = t { 28, 2, 8 }, values = t { 28, 2, 6 }, pages = i({ 9, 3 }, 7), sequence = i({ 5 }, 9),
+    position = i({ 5 }, 11), page_size = 4 }
+  for k, value in pairs(more or {}) do row[k] = value end
+  return row
+end
+op("paged_attention", "query keys values pages sequence position page_size",
+  "paged_attention(query, keys, values, pages, sequence, position, page_size, scale, window)", {
+  defaults = { scale = none, window = 0 }, grad = false,
+  paged(), paged { window = 3 }, paged { query = t { 5, 2, 8 }, scale = 0.3 }, paged { query = t { 5, 6, 8 }, window = 100 },
+  paged { query = t { 0, 4, 8 }, sequence = i({ 0 }, 9), position = i({ 0 }, 11) },
+  { query = t { 3, 4, 20 }, keys = t { 600, 1, 20 }, values = t { 600, 1, 20 }, pages = i({ 1, 150 }, 150), sequence = i({ 3 }, 1), -- several blocks
+    position = i({ 3 }, 600), page_size = 4, window = 140 },
+  bad = { { t { 2, 4, 8 }, t { 12, 2, 8 }, t { 12, 2, 8 }, i({ 1, 3 }, 3), t { 2 }, i({ 2 }, 12), 4, message = "sequence must be int64" },
+    { t { 2, 4, 8 }, t { 12, 3, 8 }, t { 12, 3, 8 }, i({ 1, 3 }, 3), i({ 2 }, 1), i({ 2 }, 12), 4, message = "heads of query %(4%) must be divisible by heads of key %(3%)" },
+    { t { 2, 4, 8 }, t { 12, 2, 8 }, t { 12, 2, 8 }, i({ 1, 3 }, 3), i({ 3 }, 1), i({ 2 }, 12), 4, message = "sequence" },
+    { t { 2, 4, 8 }, t { 12, 2, 8 }, t { 12, 2, 8 }, i({ 1, 3 }, 3), i({ 2 }, 1), i({ 2 }, 12), 0, message = "page_size must be at least 1" },
+    { t { 2, 4, 8 }, t { 12, 2, 8 }, t { 12, 2, 8 }, n({ 1, 3 }, 4, 9, true), i({ 2 }, 1), i({ 2 }, 12), 4, message = "paged_attention: page %d at position %d is out of range for 3 entries" },
+    { t { 2, 4, 8 }, t { 12, 2, 8 }, t { 12, 2, 8 }, i({ 1, 3 }, 3), i({ 2 }, 1), n({ 2 }, 13, 20, true), 4, message = "paged_attention: position %d+ at position 1 is out of range for 12 entries" },
+    { t { 2, 4, 8 }, t { 12, 2, 8 }, t { 12, 2, 8 }, i({ 1, 3 }, 3), n({ 2 }, 2, 3, true), i({ 2 }, 12), 4, message = "paged_attention: sequence %d at position 1 is out of range for 1 entries" } } })
 local drawn = n({ 2 }, 2 ^ 33, 2 ^ 50, true)
 op("attention", "query key value attn_mask is_causal", "attention(query, key, value, attn_mask, is_causal, dropout_p, draw)", {
   defaults = { attn_mask = none, is_causal = false, dropout_p = 0, draw = none }, tol = { float16 = { 3e-3, 2e-3 }, bfloat16 = { 1.6e-2, 4e-3 } }, -- tensor cores take rounded weights

@@ -1,7 +1,7 @@
 --- lm.chat: Holds a conversation with a language model, with its own chat template.
 ---   local chat = lm.chat "model.gguf" -- or a folder of Hugging Face's
 ---   print(chat:say "Hello")
----   chat:say("Go on.", {on_text = io.write}) -- writes it as it is generated
+---   chat:say("Tell me more.", {on_text = io.write}) -- writes it as it is generated
 local core = require "luminary.core"
 local class = require "luminary.base.class"
 local generate = require "luminary.models.generate"
@@ -17,13 +17,13 @@ local fail = options.fail
 --- lm.chat(source [, {tokenizer, system, tools, template, dtype = "auto", device, …}]): Constructs a conversation.
 --- source: the path of a model's folder or GGUF file, or a net with tokenizer. Options: system, the first message;
 --- tools, a list of JSON schemas of functions; template, a table of the template's variables; dtype and device of a
---- loaded model; those of generate, with max_new_tokens = 512. chat.messages is the conversation, a list of {role, content};
---- scripts may change it.
+--- loaded model; those of generate, with max_new_tokens = 512. chat.messages is the conversation, a list of {role,
+--- content}; scripts may change it.
 local Chat = class.root("Chat")
 
 local MOST_NEW = 512 -- most tokens of an answer by default, at most half of the model's positions
 
-local own = lists.set {"system", "tools", "template", "tokenizer", "dtype", "device"} -- options but for generate's
+local own = lists.set {"system", "tools", "template", "tokenizer", "dtype", "device"} -- others are generate's
 
 -- Texts that end a turn in published templates. Those in a template end its model's answers.
 local turn_ends = {

@@ -206,6 +206,16 @@ def attention_backward(grad, query, key, value, out, log_sum, dropout_p, draw):
     return slopes @ key, slopes.mT @ query, left.mT @ grad
 
 
+def paged_attention(query, keys, values, pages, sequence, position, page_size, scale, window):
+    rows = []
+    for q, s, last in zip(query, sequence.tolist(), position.tolist()):
+        seen = torch.arange(max(0, last + 1 - window) if window > 0 else 0, last + 1)
+        slots = pages[s][seen // page_size] * page_size + seen % page_size
+        k, v = keys[slots].transpose(0, 1)[None], values[slots].transpose(0, 1)[None]
+        rows.append(F.scaled_dot_product_attention(q[None, :, None], k, v, scale=scale, enable_gqa=True)[0, :, 0])
+    return torch.stack(rows) if rows else query.new_zeros([0, query.shape[1], values.shape[2]])
+
+
 def base_zero(name, value):
     """Lua's dims and element numbers, as Python counts them."""
     if name in DIMS or (name == "index" and isinstance(value, (int, float))):
