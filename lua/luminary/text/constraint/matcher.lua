@@ -4,11 +4,12 @@
 --- successor and the mask of tokens are computed once for each.
 local ffi = require "ffi"
 local core = require "luminary.core"
+local new_table = require "table.new"
 
 local matcher = {}
 
 -- Limits: levels of rules within rules; stacks of a state; states and masks that are kept.
-local DEEPEST, MOST_STACKS, MOST_STATES, MOST_MASKS = 400, 4096, 2 ^ 15, 128
+local DEEPEST, MOST_STACKS, MOST_STATES, MOST_MASKS = 400, 4096, 2 ^ 13, 128
 
 local Matcher = {}
 Matcher.__index = Matcher
@@ -57,7 +58,8 @@ local function state_of(self, stacks)
   local state = self.states[key]
   if not state then
     if self.n_states == MOST_STATES then self.states, self.n_states = {}, 0 end
-    state = {stacks = stacks, accepts = stacks.accepts or false, ends = #stacks == 0}
+    state = new_table(256, 4) -- successors by byte in the array part
+    state.stacks, state.accepts, state.ends = stacks, stacks.accepts or false, #stacks == 0
     self.states[key], self.n_states = state, self.n_states + 1
   end
   return state
