@@ -242,6 +242,7 @@ describe("tokenizer:apply_chat_template's arguments", function()
       ["got a function"] = {{{role = print}}}, ["nested more than 64"] = {{{role = itself}}},
       ["a list with the field 'x'"] = {{{1, x = 2}}},
       ["add_generation_prompt"] = {{{}}, {chat_template = turns, add_generation_prompt = 1}},
+      ["continue_final_message is not supported; append"] = {{{}}, {chat_template = "", continue_final_message = true}},
       ["the tokenizer has no chat_template"] = {{{}}, {}},
     } do
       local messages, o = case[1], case[2] or {chat_template = turns}

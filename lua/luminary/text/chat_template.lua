@@ -188,6 +188,15 @@ local function template_of(who, tokenizer, given, has_tools)
   return given or own or options.fail("%s: the tokenizer has no chat_template; pass {chat_template = …}", who)
 end
 
+-- Options of transformers that are no variables, and what to do instead.
+local lacking = {
+  continue_final_message = "append the text that the answer begins with to the result",
+  return_assistant_tokens_mask = "this version lacks it", sanitize_control_tokens = "this version lacks it",
+  return_tensors = "the result has tensors", return_dict = "the result is a table",
+  padding = "call tokenizer(text, {padding = true})", truncation = "call tokenizer(text, {truncation = true})",
+  max_length = "call tokenizer(text, {max_length = n})",
+}
+
 --- Returns what tokenizer:apply_chat_template(messages, opts) returns.
 function chat_template.apply(tokenizer, messages, opts)
   local who, named = "Tokenizer:apply_chat_template", {messages = messages}
@@ -197,6 +206,7 @@ function chat_template.apply(tokenizer, messages, opts)
   for role, token in pairs(tokenizer.special_tokens_map) do named[role] = token end
   for name, v in pairs(o) do
     if type(name) ~= "string" then options.fail("%s: options must have names", who) end
+    if lacking[name] then options.fail("%s: the option %s is not supported; %s", who, name, lacking[name]) end
     named[name] = v
   end
   for _, name in ipairs {"add_generation_prompt", "tokenize"} do
