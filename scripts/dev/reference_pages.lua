@@ -215,7 +215,7 @@ page("models", "lm.models", {"Vision", [[
     wide_resnet50_2 googlenet inception_v3
     vit vit_b_16 vit_b_32 vit_l_16 vit_l_32 vit_h_14 deit dinov2]]},
   {"Text", "lm.models. gpt2 llama mistral qwen2 qwen3 qwen3_moe olmoe smollm3 gemma gemma2 gemma3 phi3 bert "
-    .. "roberta distilbert generate net.*"},
+    .. "roberta distilbert generate net.* lm.chat lm.chat.*"},
   {"Diffusion", "lm.models. unet2d DDPMScheduler DDIMScheduler"})
 page("distributions", "lm.distributions", {"", "lm.distributions lm.distributions.* lm.distributions.constraints.*"})
 page("onnx", "lm.onnx: models of other frameworks", {"", "lm.onnx lm.onnx.*"})

@@ -191,4 +191,27 @@ describe("serve.Engine", function()
     local capped = model("gemma2", "float32", {sliding_window = 7})
     assert.error_matches(function() lm.serve.Engine(capped) end, "attn_logit_softcapping is not supported")
   end)
+
+  it("keeps conversations in the form of their constraints", function()
+    local path = os.tmpname()
+    lm.vision.write_file(path, "[UNK]\n[PAD]\n[CLS]\n[SEP]\n[MASK]\nyes\nno\n")
+    local tokenizer = lm.text.BertWordPieceTokenizer(path)
+    os.remove(path)
+    local engine = lm.serve.Engine(model("llama", "float32"))
+    local list = {}
+    for i, regex in ipairs {"( yes){3}", " no( yes)?", false} do
+      list[i] = engine:submit({6, 7}, {
+        tokenizer = tokenizer, constraint = regex and {regex = regex} or nil, max_new_tokens = 6,
+      })
+    end
+    assert.same({6, 7, 6, 6, 6}, list[1]:get())
+    local second = list[2]:get()
+    assert.same({7, 6}, {second[3], second[4]})
+    assert.equal(4, #second)
+    assert.equal(8, #list[3]:get())
+    assert.error_matches(function()
+      engine:submit({6}, {tokenizer = tokenizer, constraint = {regex = "(yes"}})
+    end, "constraint")
+    engine:close()
+  end)
 end)

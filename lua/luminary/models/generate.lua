@@ -1,6 +1,7 @@
 --- Generates tokens with a language model: runs greedy search, sampling or beam search.
 local core = require "luminary.core"
 local options = require "luminary.base.options"
+local load_module = require "luminary.base.load_module"
 local in_mode = require "luminary.nn.in_mode"
 local Module = require "luminary.nn.module"
 local beam_search = require "luminary.models.beam_search"
@@ -15,6 +16,7 @@ local ops, fail = core.ops, options.fail
 
 local function check_combination(who, o)
   local beams, results = o.num_beams, o.num_return_sequences
+  if o.constraint and beams > 1 then fail("%s: num_beams cannot be used with constraint", who) end
   if beams > 1 and (o.streamer or o.on_text) then
     fail("%s: num_beams cannot be used with streamer or on_text%s", who,
       not o.given.num_beams and
@@ -92,8 +94,10 @@ local function one_by_one(who, net, ids, mask, o)
       return o.on_text(piece) -- so that it may be io.write
     end)
   end
+  local constraint = o.constraint and load_module("luminary.text.constraint").new(who, o.constraint, o.tokenizer, n)
   for count = 0, o.max_new_tokens - 1 do
     local scores = logits_processors.allowed(logits:after(ids), ids, rows, count, o, mask)
+    if constraint then scores = constraint:restrict(scores, o.ends, done) end
     local chosen = o.do_sample and logits_processors.drawn(scores, o) or scores:argmax(2, {keepdim = true})
     local list, stop = chosen:view(-1):totable(), false
     for i = 1, n do
@@ -102,7 +106,8 @@ local function one_by_one(who, net, ids, mask, o)
       row[#row + 1] = list[i]
       if not done[i] then
         if callbacks[i] and not o.ends[list[i]] then stop = callbacks[i](list[i]) == false or stop end
-        if o.is_end(row) then done[i], open = true, open - 1 end
+        local is_end = o.is_end(row) or constraint and constraint:advance(i, list[i])
+        if is_end then done[i], open = true, open - 1 end
       end
     end
     ids = ops.cat({ids, core.tensor(list, {dtype = "int64", device = device}):view(n, 1)}, 2)
@@ -134,8 +139,10 @@ local generate
 --- lm.models.generate(net, ids [, {max_new_tokens = 20, min_new_tokens = 0, do_sample, temperature = 1, top_k = 0,
 --- top_p = 1, min_p = 0, repetition_penalty = 1, no_repeat_ngram_size = 0, bad_words_ids, num_beams = 1,
 --- num_return_sequences = 1, length_penalty = 1, early_stopping = false, eos_token_id, pad_token_id, attention_mask,
---- stop_strings, tokenizer, use_cache = true, streamer, on_text, generator}]): Generates sequences of token ids with a
---- language model. On a GPU the step of a library's model without hooks is captured after 16 tokens, and replayed.
+--- stop_strings, tokenizer, use_cache = true, streamer, on_text, generator, constraint}]): Generates sequences of token
+--- ids with a language model. constraint restricts the new text: {json = true}, {json_schema = a table or JSON text},
+--- {regex = "…"} or {grammar = "…"} in llama.cpp's GBNF; it requires tokenizer, one of lm.text. On a GPU the step of a
+--- library's model without hooks is captured after 16 tokens, and replayed.
 function generate(net, ids, opts)
   local module = Module.is_module(net)
   local has, method = pcall(function() return net.generate end) -- an error where a module lacks it

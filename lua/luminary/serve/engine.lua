@@ -3,6 +3,7 @@
 local core = require "luminary.core"
 local class = require "luminary.base.class"
 local lists = require "luminary.base.lists"
+local load_module = require "luminary.base.load_module"
 local options = require "luminary.base.options"
 local signature = require "luminary.base.signature"
 local common = require "luminary.models.common"
@@ -205,7 +206,9 @@ function Engine:submit(ids, opts)
       return not stops
     end
   end
-  own.on_text, own.streamer, own.tokenizer = nil, nil, o.stop_strings and o.tokenizer or nil
+  local has_texts = o.stop_strings or o.constraint
+  if o.constraint then load_module("luminary.text.constraint").new(who, o.constraint, o.tokenizer, 1) end -- for errors
+  own.on_text, own.streamer, own.tokenizer = nil, nil, has_texts and o.tokenizer or nil
   local call = {ids = ids, o = own, max_new_tokens = o.max_new_tokens, seed = seed, streams = write ~= nil}
   local future = self.executor:submit(who, nil, {call}, 1)
   if write then receivers[future] = {write = write} end

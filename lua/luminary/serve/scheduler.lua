@@ -3,6 +3,7 @@
 local core = require "luminary.core"
 local class = require "luminary.base.class"
 local lists = require "luminary.base.lists"
+local load_module = require "luminary.base.load_module"
 local logits_processors = require "luminary.models.logits_processors"
 local in_mode = require "luminary.nn.in_mode"
 local Pages = require "luminary.serve.pages"
@@ -20,6 +21,9 @@ end
 --- is_canceled, fresh = number of tokens of the latest step}. Its ids grow; setting is_canceled ends it.
 function Scheduler:add(ids, o)
   local r = {ids = ids, o = o, pages = {}, count = 0, computed = 0, noted = 0, fresh = 0, done = false}
+  if o.constraint then
+    r.constraint = load_module("luminary.text.constraint").new("Engine:submit", o.constraint, o.tokenizer, 1)
+  end
   table.insert(self.waiting, r)
   return r
 end
@@ -108,20 +112,22 @@ end
 local function chosen(r, scores, best)
   local o = r.o
   local is_plain = not o.do_sample and o.repetition_penalty == 1 and o.no_repeat_ngram_size == 0
-    and not o.bad_words_ids and r.count >= o.min_new_tokens
+    and not o.bad_words_ids and not r.constraint and r.count >= o.min_new_tokens
   if is_plain then
     if r.count == 0 then o.check_vocabulary(scores.shape[2]) end
     return best
   end
   local ids = core.tensor({r.ids}, {dtype = "int64", device = scores.device})
   scores = logits_processors.allowed(scores, ids, {r.ids}, r.count, o)
+  if r.constraint then scores = r.constraint:restrict(scores, o.ends, {}) end
   return (o.do_sample and logits_processors.drawn(scores, o) or scores:argmax(2, {keepdim = true})):item()
 end
 
 -- Appends a token; ends the conversation if that is its last.
 local function append(self, r, token)
   r.ids[#r.ids + 1], r.count, r.fresh = token, r.count + 1, 1
-  if r.o.is_end(r.ids) or r.count == r.o.max_new_tokens then finish(self, r) end
+  local is_over = r.constraint and r.constraint:advance(1, token) or r.o.is_end(r.ids)
+  if is_over or r.count == r.o.max_new_tokens then finish(self, r) end
 end
 
 local function advance(self)

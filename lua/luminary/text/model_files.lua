@@ -197,8 +197,9 @@ end
 
 -- ---- tiktoken: lines of a token's bytes in base64 and its rank
 
--- Letters of GPT-2's vocabularies by byte.
+--- Letters of GPT-2's vocabularies by byte.
 local letters = {}
+model_files.letters = letters
 do
   local others = 0
   for byte = 0, 255 do
