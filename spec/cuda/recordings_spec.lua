@@ -140,7 +140,7 @@ describe("recordings on a GPU", function()
         assert(replays == 6, name .. ": " .. replays .. " replays") -- after the prompt and 17 tokens
         collectgarbage()
         collectgarbage()
-        assert(lm.cuda.memory_allocated() <= bytes, "the graph is kept")
+        assert(lm.cuda.memory_allocated() <= bytes, "the graph is kept: " .. name .. " " .. dtype)
         local equal = want:eq(got):float():mean():item()
         assert(dtype ~= "float32" and equal > 0.7 or equal == 1, name .. " " .. dtype .. ": " .. equal)
       end

@@ -106,6 +106,13 @@ local function capped_attention(q, k, v, seen, scale, cap)
   return ops.cat(results, 3)
 end
 
+-- Returns queries or keys t of a layer, rotated by their positions. r: of rotation; false leaves them.
+local function rotated(t, r)
+  if not r then return t end
+  if r.rest == 0 then return r.rope(t, r.place) end
+  return ops.cat({r.rope(t:narrow(4, 1, r.rotary), r.place), t:narrow(4, r.rotary + 1, r.rest)}, 4)
+end
+
 local Attention = class.define("LlamaAttention", nn.Module)
 
 function Attention:init(config)
@@ -128,7 +135,7 @@ function Attention:init(config)
   self.scale = config.query_pre_attn_scalar and config.query_pre_attn_scalar ^ -0.5
 end
 
-function Attention:forward(x, rotate, seen, cache)
+function Attention:forward(x, place, seen, cache)
   local q, k, v
   if self.qkv_proj then
     local qkv = self.qkv_proj(x)
@@ -144,8 +151,8 @@ function Attention:forward(x, rotate, seen, cache)
     t = t:reshape {n, l, t.shape[3] / self.head_dim, self.head_dim}
     return (norm and self.norms_heads and norm(t) or t):transpose(2, 3)
   end
-  q = rotate(heads_of(q, self.q_norm))
-  k = rotate(heads_of(k, self.k_norm))
+  q = rotated(heads_of(q, self.q_norm), place)
+  k = rotated(heads_of(k, self.k_norm), place)
   v = heads_of(v)
   local y
   if cache and not cache.attend then k, v = cache:update(k, v) end
@@ -226,8 +233,8 @@ function Layer:init(config, i)
   end
 end
 
-function Layer:forward(x, rotate, seen, cache)
-  local y = self.self_attn(self.input_layernorm(x), rotate, seen, cache)
+function Layer:forward(x, place, seen, cache)
+  local y = self.self_attn(self.input_layernorm(x), place, seen, cache)
   if not self.post_feedforward_layernorm then
     x = x + y
     return x + self.mlp(self.post_attention_layernorm(x))
@@ -354,26 +361,25 @@ local function embed(net, ids, o)
   return x * ops.full({1}, math.sqrt(config.hidden_size), {dtype = x.dtype, device = x.device})
 end
 
--- Returns a function that rotates the queries or keys of a layer by their positions.
+-- Returns what `rotated` takes for the positions of a call. It is no closure, as call_layer is none.
 local function rotation(net, rope, o)
-  local place = {input_pos = o.position_ids, first = not o.position_ids and o.first + 1 or nil}
-  local rotary, rest = net.config.rotary_dim, net.config.head_dim - net.config.rotary_dim
-  return function(t)
-    if rest == 0 then return rope(t, place) end
-    return ops.cat({rope(t:narrow(4, 1, rotary), place), t:narrow(4, rotary + 1, rest)}, 4)
-  end
+  local rotary = net.config.rotary_dim
+  return {
+    rope = rope, rotary = rotary, rest = net.config.head_dim - rotary,
+    place = {input_pos = o.position_ids, first = not o.position_ids and o.first + 1 or nil},
+  }
 end
 
-local function unrotated(t) return t end
+-- Returns the rotations {full, near} of layers without and with a window.
+local function rotations_of(net, o)
+  local full = rotation(net, net.rope, o)
+  return {full = full, near = net.rope_near and rotation(net, net.rope_near, o) or full}
+end
 
--- Returns a function (layer, x, cache) that calls a layer with the rotation and mask that it needs.
-local function layer_call(net, o)
-  local rotate = rotation(net, net.rope, o)
-  local rotate_near = net.rope_near and rotation(net, net.rope_near, o) or rotate
-  return function(each, x, cache)
-    local own = each.near and rotate_near or rotate
-    return each(x, each.rotates and own or unrotated, each.near and o.near or o.seen, cache)
-  end
+-- Calls a layer with the rotation and mask that it needs. It is no closure: compiled code may keep what one captures.
+local function call_layer(each, x, rotations, o, cache)
+  local own = each.near and rotations.near or rotations.full
+  return each(x, each.rotates and own, each.near and o.near or o.seen, cache)
 end
 
 local function options_of(net, ids, opts)
@@ -387,8 +393,8 @@ end
 --- tokens, or the indices [K] of tokens, whose scores alone are returned.
 function Llama:forward(ids, opts)
   local o = options_of(self, ids, opts)
-  local x, call = embed(self, ids, o), layer_call(self, o)
-  for i, each in ipairs(self.model.layers) do x = call(each, x, o.cache and o.cache[i]) end
+  local x, rotations = embed(self, ids, o), rotations_of(self, o)
+  for i, each in ipairs(self.model.layers) do x = call_layer(each, x, rotations, o, o.cache and o.cache[i]) end
   return self:scores(self.model.norm(common.kept("Llama", x, o)))
 end
 
@@ -397,7 +403,8 @@ function Llama:pipeline_parts()
   local parts = {{"model.embed_tokens", forward = function(net, ids) return embed(net, ids, options_of(net, ids)) end}}
   for i = 1, self.config.num_hidden_layers do
     parts[i + 1] = {"model.layers." .. i - 1, forward = function(net, x)
-      return layer_call(net, options_of(net, x:detach():select(3, 1)))(net.model.layers[i], x)
+      local o = options_of(net, x:detach():select(3, 1))
+      return call_layer(net.model.layers[i], x, rotations_of(net, o), o)
     end, "rope", self.rope_near and "rope_near"}
   end
   local head = self.lm_head and "lm_head" or "model.embed_tokens"
