@@ -1,7 +1,7 @@
 --- lm.chat: Holds a conversation with a language model, with its own chat template.
 ---   local chat = lm.chat "model.gguf" -- or a folder of Hugging Face's
 ---   print(chat:say "Hello")
----   chat:say("Tell me more.", {on_text = io.write}) -- writes it as it is generated
+---   chat:say("Tell me more.", {on_text = io.write}) -- as it is generated
 local core = require "luminary.core"
 local class = require "luminary.base.class"
 local generate = require "luminary.models.generate"
