@@ -38,8 +38,6 @@ local function compare(dtype, loss_of, o)
   local function body(h, w, b)
     local loss = loss_of(h, w, b, target)
     loss:backward()
-    collectgarbage() -- the script holds no scores
-    collectgarbage()
     return loss
   end
   local want, got, peak = body(unpack(plain)), nil, nil

@@ -5,6 +5,7 @@
 #include "autograd/tape.h"
 #include "base/mem.h"
 #include "plan/compiled.h"
+#include "plan/passes.h"
 
 /* Segments; recordings in a row, to which a run adds a quarter; calls that were recorded, one after the other, which
  * have a reason. */
@@ -16,6 +17,10 @@ enum { MOST = 64, CREDIT = 32, UNSTEADY = 4, MOST_RESTS = 256 };
  * continued there, once garbage is collected, unless `ends`. */
 static lm_status run_segment(lm_compiled *c, bool ends) {
   lm_segment *g = c->now, **at = &c->segments;
+  if (!g->holds_scores && lm_segment_holds_scores(g)) {
+    c->collect(c->collect_ctx, false);
+    g->holds_scores = lm_segment_holds_scores(g);
+  }
   lm_status status = lm_segment_run(g);
   if (status == LM_E_OOM && !ends) return status;
   if (status == LM_E_STATE) lm_segment_refuse(g, "%s", lm_error());
@@ -311,7 +316,8 @@ void lm_compiled_free(lm_compiled *c) {
   lm_free(c);
 }
 
-bool lm_compiled_begin(lm_compiled *c) {
+bool lm_compiled_begin(lm_compiled *c, lm_collect *collect, void *ctx) {
+  c->collect = collect, c->collect_ctx = ctx;
   if (c->rest > 0) {
     c->rest--;
     return false;
@@ -334,11 +340,11 @@ bool lm_compiled_begin(lm_compiled *c) {
   return true;
 }
 
-lm_status lm_compiled_end(lm_compiled *c, bool failed, void (*collect)(void *), void *ctx) {
+lm_status lm_compiled_end(lm_compiled *c, bool failed) {
   lm_status status = LM_OK;
   if (c->mode == MATCHING) status = c->at == c->now->nevents ? run_segment(c, false) : diverge(c, !failed);
   if (status == LM_E_OOM && c->mode == MATCHING) {
-    collect(ctx);
+    c->collect(c->collect_ctx, true);
     status = run_segment(c, true);
   }
   if (c->mode == RECORDING) lm_compiled_finish_recording(c);

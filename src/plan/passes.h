@@ -17,6 +17,8 @@ lm_status lm_segment_mark_chunks(lm_segment *g);
 lm_status lm_segment_add_chunks(lm_segment *g);
 /* Returns the chunks that begin with step i, if those of the first n steps can be computed so; else NULL. */
 const lm_score_chunks *lm_segment_chunks_at(lm_segment *g, int i, int n);
+/* Returns true if scores will be whole since somebody holds them. */
+bool lm_segment_holds_scores(const lm_segment *g);
 /* Computes them, once the steps before them have run. */
 lm_status lm_segment_compute_chunks(lm_segment *g, const lm_score_chunks *c);
 

@@ -263,6 +263,16 @@ const lm_score_chunks *lm_segment_chunks_at(lm_segment *g, int i, int n) {
   return NULL;
 }
 
+bool lm_segment_holds_scores(const lm_segment *g) {
+  for (int i = 0; i < g->ninstances && g->nchunks > 0; i++) {
+    const lm_segment_instance *n = &g->instance[i];
+    if (!n->t || n->is_outside || atomic_load_explicit(&n->t->rc, memory_order_acquire) < 2) continue;
+    for (int k = 0; k < g->nchunks; k++)
+      if (lm_buffer_of(g, n->value) == lm_buffer_of(g, g->step[g->chunks[k].scores].out[0])) return true;
+  }
+  return false;
+}
+
 lm_status lm_segment_compute_chunks(lm_segment *g, const lm_score_chunks *c) {
   const lm_segment_step *linear = &g->step[c->scores], *forward = &g->step[c->forward];
   const lm_segment_step *backward = &g->step[c->backward];

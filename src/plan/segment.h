@@ -184,6 +184,7 @@ typedef struct lm_segment {
   bool is_exact;          /* true if passes keep the bits of eager ops on every device */
   bool is_fixed;          /* true if no place may shift, since one counts from the memory's begin */
   bool runs_as_is;        /* true if its calls run one by one */
+  bool holds_scores;      /* true if scores were held that garbage did not hold */
   int patience, waits;    /* calls that run as they are before it is recorded again; how many the next time */
   const char *line;       /* line of the script at its last event; interned, or NULL */
   char reason[200];       /* why it runs as it is */
