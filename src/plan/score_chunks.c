@@ -7,7 +7,7 @@
 #include "plan/passes.h"
 
 /* Bytes of a column of a chunk at most: each chunk packs the weight, and reads and writes the sum of its gradients. */
-enum { CPU_COLUMN = 1 << 10, GPU_COLUMN = 1 << 12 };
+enum { CPU_COLUMN = 1 << 11, GPU_COLUMN = 1 << 12 };
 /* Bytes of scores from which on they are computed by chunks. */
 enum { CPU_LEAST = 8 << 20, GPU_LEAST = 256 << 20 };
 
@@ -74,7 +74,7 @@ static bool sums_rows(const lm_segment *g, const lm_segment_step *s, int64_t col
 }
 
 /* Returns true if the steps are those of one layer and its loss, a mean or sum over rows. */
-static bool fits(const lm_segment *g, const lm_score_chunks *c) {
+static bool is_one_layer(const lm_segment *g, const lm_score_chunks *c) {
   const lm_segment_step *linear = &g->step[c->scores], *forward = &g->step[c->forward], *dw = &g->step[c->dw];
   const lm_segment_step *backward = &g->step[c->backward], *dx = &g->step[c->dx];
   const lm_cross_entropy_rows_backward_args *a = backward->args;
@@ -150,7 +150,7 @@ static lm_status free_from_input(lm_segment *g, int i) {
 lm_status lm_segment_mark_chunks(lm_segment *g) {
   lm_score_chunks c;
   for (int i = 0; i < g->nsteps; i++) {
-    if (!find_steps(g, i, &c) || !fits(g, &c)) continue;
+    if (!find_steps(g, i, &c) || !is_one_layer(g, &c)) continue;
     for (int k = c.scores; k < c.end; k++) {
       if (is_member(&c, k)) g->step[k].chunks = LM_BY_CHUNKS;
       NEED(free_from_input(g, k));
@@ -162,7 +162,7 @@ lm_status lm_segment_mark_chunks(lm_segment *g) {
 lm_status lm_segment_add_chunks(lm_segment *g) {
   lm_score_chunks c;
   for (int i = 0; i < g->nsteps; i++) {
-    if (g->step[i].chunks != LM_BY_CHUNKS || !find_steps(g, i, &c) || !fits(g, &c)) continue;
+    if (g->step[i].chunks != LM_BY_CHUNKS || !find_steps(g, i, &c) || !is_one_layer(g, &c)) continue;
     if (sort_others(g, &c) && !LM_APPEND(g->chunks, g->nchunks, g->chunks_capacity, c)) return LM_E_OOM;
   }
   return LM_OK;
@@ -176,7 +176,7 @@ typedef struct computed {
   lm_tensor *scores, *stats, *losses, *dx, *dw, *db;        /* scores: of a chunk */
 } computed;
 
-static lm_status rows_of(lm_tensor *t, int64_t first, int64_t n, lm_tensor **out) {
+static lm_status take_rows(lm_tensor *t, int64_t first, int64_t n, lm_tensor **out) {
   const int64_t size[] = {n, t->ndim > 1 ? t->size[1] : 1};
   return lm_tensor_view(t, t->ndim, size, t->stride, first * t->stride[0], out);
 }
@@ -199,12 +199,12 @@ static lm_status compute_chunk(const computed *j, int64_t first, int64_t n) {
            *count = NULL;
   const lm_cross_entropy_rows_backward_args *a = j->args;
   const lm_device device = j->h->device;
-  NEED(rows_of(j->h, first, n, &h));
-  NEED(rows_of(j->target, first, n, &target));
-  NEED(rows_of(j->losses, first, n, &losses));
-  NEED(rows_of(j->dx, first, n, &dx));
-  NEED(rows_of(j->scores, 0, n, &scores));
-  NEED(rows_of(j->stats, 0, n, &stats));
+  NEED(take_rows(j->h, first, n, &h));
+  NEED(take_rows(j->target, first, n, &target));
+  NEED(take_rows(j->losses, first, n, &losses));
+  NEED(take_rows(j->dx, first, n, &dx));
+  NEED(take_rows(j->scores, 0, n, &scores));
+  NEED(take_rows(j->stats, 0, n, &stats));
   NEED(lm_tensor_empty(stats->dtype, device, 0, NULL, LM_CONTIGUOUS, &count));
   NEED(lm_tensor_view(scores, 2, (int64_t[]){scores->size[1], n}, (int64_t[]){1, scores->size[1]}, 0, &t));
   const lm_product_args linear = {
