@@ -5,8 +5,9 @@
 #include "op/matmul_call.h"
 #include "op/run.h"
 #include "plan/passes.h"
+#include "tensor/prepack.h"
 
-/* Bytes of a column of a chunk at most: each chunk packs the weight, and reads and writes the sum of its gradients. */
+/* Bytes of a column of a chunk at most: each chunk reads and writes the sum of the weight's gradients. */
 enum { CPU_COLUMN = 1 << 11, GPU_COLUMN = 1 << 12 };
 /* Bytes of scores from which on they are computed by chunks. */
 enum { CPU_LEAST = 8 << 20, GPU_LEAST = 256 << 20 };
@@ -73,7 +74,8 @@ static bool sums_rows(const lm_segment *g, const lm_segment_step *s, int64_t col
   return is_of_rows && s->out[0] >= 0;
 }
 
-/* Returns true if the steps are those of one layer and its loss, a mean or sum over rows. */
+/* Returns true if the steps are those of one layer and its loss, a mean or sum over rows, and if the scores but a
+ * chunk are larger than what is kept for all chunks: the weight in panels, twice, or the sum of its gradients. */
 static bool is_one_layer(const lm_segment *g, const lm_score_chunks *c) {
   const lm_segment_step *linear = &g->step[c->scores], *forward = &g->step[c->forward], *dw = &g->step[c->dw];
   const lm_segment_step *backward = &g->step[c->backward], *dx = &g->step[c->dx];
@@ -102,7 +104,8 @@ static bool is_one_layer(const lm_segment *g, const lm_score_chunks *c) {
   const bool is_dw = is_transposed(lm_place_of(g, dw->in[0]), lm_place_of(g, backward->out[0])) &&
                      lm_buffer_of(g, dw->in[0]) == lm_buffer_of(g, backward->out[0]);
   return is_loss && is_layer && is_dx && is_dw && (c->db < 0 || sums_rows(g, &g->step[c->db], classes)) &&
-         rows * bytes >= (is_on_cpu(scores) ? CPU_LEAST : GPU_LEAST) && chunk_rows(scores, rows) < rows;
+         rows * bytes >= (is_on_cpu(scores) ? CPU_LEAST : GPU_LEAST) &&
+         rows - chunk_rows(scores, rows) > 2 * w->size[1];
 }
 
 static bool is_member(const lm_score_chunks *c, int i) {
@@ -302,8 +305,12 @@ lm_status lm_segment_compute_chunks(lm_segment *g, const lm_score_chunks *c) {
   if (db) NEED(in_dtype(db, stat, &sum_db));
   j.total = total, j.scores = scores, j.stats = stats, j.losses = losses;
   j.dx = rows_dx, j.dw = sum_dw, j.db = sum_db;
-  for (int64_t first = 0; first < rows; first += each)
-    NEED(compute_chunk(&j, first, first + each < rows ? each : rows - first));
+  lm_status status = LM_OK;
+  lm_prepack_keep(j.w->storage); /* in panels, for all chunks */
+  for (int64_t first = 0; first < rows && status == LM_OK; first += each)
+    status = compute_chunk(&j, first, first + each < rows ? each : rows - first);
+  lm_prepack_drop(j.w->storage);
+  NEED(status);
   if (dw != sum_dw) NEED(lm_copy(sum_dw, dw));
   if (db && db != sum_db) NEED(lm_copy(sum_db, db));
   return set_loss(&j, loss);
