@@ -17,8 +17,8 @@ enum { MOST = 64, CREDIT = 32, UNSTEADY = 4, MOST_RESTS = 256 };
  * continued there, once garbage is collected, unless `ends`. */
 static lm_status run_segment(lm_compiled *c, bool ends) {
   lm_segment *g = c->now, **at = &c->segments;
-  if (!g->holds_scores && lm_segment_holds_scores(g)) {
-    c->collect(c->collect_ctx, false);
+  if (c->collect && !g->holds_scores && lm_segment_holds_scores(g)) {
+    c->collect(c->collect_ctx);
     g->holds_scores = lm_segment_holds_scores(g);
   }
   lm_status status = lm_segment_run(g);
@@ -300,6 +300,11 @@ lm_status lm_compiled_new(bool exact, lm_compiled **out) {
   return LM_OK;
 }
 
+void lm_compiled_set_collect(lm_compiled *c, void (*collect)(void *), void *ctx) {
+  c->collect = collect;
+  c->collect_ctx = ctx;
+}
+
 void lm_compiled_free(lm_compiled *c) {
   if (!c) return;
   for (lm_segment *g = c->segments, *next; g; g = next) {
@@ -316,8 +321,7 @@ void lm_compiled_free(lm_compiled *c) {
   lm_free(c);
 }
 
-bool lm_compiled_begin(lm_compiled *c, lm_collect *collect, void *ctx) {
-  c->collect = collect, c->collect_ctx = ctx;
+bool lm_compiled_begin(lm_compiled *c) {
   if (c->rest > 0) {
     c->rest--;
     return false;
@@ -340,11 +344,11 @@ bool lm_compiled_begin(lm_compiled *c, lm_collect *collect, void *ctx) {
   return true;
 }
 
-lm_status lm_compiled_end(lm_compiled *c, bool failed) {
+lm_status lm_compiled_end(lm_compiled *c, bool failed, void (*collect)(void *), void *ctx) {
   lm_status status = LM_OK;
   if (c->mode == MATCHING) status = c->at == c->now->nevents ? run_segment(c, false) : diverge(c, !failed);
   if (status == LM_E_OOM && c->mode == MATCHING) {
-    c->collect(c->collect_ctx, true);
+    collect(ctx);
     status = run_segment(c, true);
   }
   if (c->mode == RECORDING) lm_compiled_finish_recording(c);

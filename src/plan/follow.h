@@ -7,17 +7,16 @@
 
 typedef struct lm_compiled lm_compiled;
 
-/* Collects garbage; unless memory is lacking, only if that is soon done. */
-typedef void lm_collect(void *ctx, bool lacks_memory);
-
 /* exact: results have the bits of eager ops. */
 LM_API lm_status lm_compiled_new(bool exact, lm_compiled **out);
 LM_API void lm_compiled_free(lm_compiled *c); /* c may be NULL */
+/* Sets what collects garbage that holds what a segment would otherwise not compute whole. */
+LM_API void lm_compiled_set_collect(lm_compiled *c, void (*collect)(void *), void *ctx);
 /* Begins a call of the function on this thread; false, and nothing was done, if one runs already or the thread records
  * ops. */
-LM_API bool lm_compiled_begin(lm_compiled *c, lm_collect *collect, void *ctx);
-/* Ends the call. `failed`: it raised. */
-LM_API lm_status lm_compiled_end(lm_compiled *c, bool failed);
+LM_API bool lm_compiled_begin(lm_compiled *c);
+/* Ends the call. `failed`: it raised. collect(ctx) frees what garbage holds when memory lacks. */
+LM_API lm_status lm_compiled_end(lm_compiled *c, bool failed, void (*collect)(void *), void *ctx);
 /* Returns true if the call recorded results that still have a history. Then lm_compiled_decide follows lm_compiled_end,
  * once unreachable tensors are collected: segments whose results others hold run as they are. */
 LM_API bool lm_compiled_has_open(const lm_compiled *c);

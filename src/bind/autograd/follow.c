@@ -18,23 +18,26 @@ LM_FUNCTION(compiled, (boolean, exact, false)) {
   return 1;
 }
 
-static void collect_garbage(void *L, bool lacks_memory) {
-  enum { SMALL_HEAP = 32 << 10 }; /* KB that are collected within a few ms */
-  if (lacks_memory || lua_gc(L, LUA_GCCOUNT, 0) < SMALL_HEAP) lm_collect_all(L);
+static void collect_garbage(void *L) { lm_collect_all(L); }
+
+static void collect_small_heap(void *L) {
+  enum { SMALL = 32 << 10 }; /* KB that are collected within a few ms */
+  if (lua_gc(L, LUA_GCCOUNT, 0) < SMALL) lm_collect_all(L);
 }
 
 LM_OBJECT_METHOD(compiled, call, "call") {
   lm_lua *s = LM_STATE(L);
   lm_compiled *c = lm_need_compiled(L, 1, "call", "compiled");
   lm_need_function(L, 2, "call", "");
-  if (!lm_compiled_begin(c, collect_garbage, L)) {
+  if (!lm_compiled_begin(c)) {
     lua_call(L, lua_gettop(L) - 2, LUA_MULTRET);
     return lua_gettop(L) - 1;
   }
   s->follows = true;
+  lm_compiled_set_collect(c, collect_small_heap, L);
   lm_lines_changed(s);
   const bool failed = lm_pcall(L, lua_gettop(L) - 2, LUA_MULTRET);
-  lm_status status = lm_compiled_end(c, failed);
+  lm_status status = lm_compiled_end(c, failed, collect_garbage, L);
   s->follows = s->settle_failed = s->reads_for_op = false;
   lm_lines_changed(s);
   if (lm_compiled_has_open(c)) {
