@@ -28,12 +28,12 @@ local function warn_of_lacking(path, value, lacking)
   core.warn(what .. ", left out")
 end
 
---- lm.load(path [, {device, mmap = false, rename, dtype, null, skip_unreadable = false, skip = false}]): Loads a file
---- that lm.save or torch.save saved, or weights in another format.
+--- lm.load(path [, {device, mmap = false, rename, dtype, null, skip_unreadable = false, skip = false,
+--- keep_blocks = false}]): Loads a file that lm.save or torch.save saved, or weights in another format.
 function checkpoint.load(path, opts)
   if type(path) ~= "string" or path:find("\0", 1, true) then options.must_be("load", "path", "a string", path) end
   opts = options.check("load", opts,
-    "{device, mmap = false, rename, dtype: string, null, skip_unreadable = false, skip = false}")
+    "{device, mmap = false, rename, dtype: string, null, skip_unreadable = false, skip = false, keep_blocks = false}")
   opts.skip_unreadable = opts.skip_unreadable or opts.skip -- a shorter name of the option
   local file = formats.load(path, opts)
   local value = file.value

@@ -49,7 +49,7 @@ local small = {
   vocab_size = 40, hidden_size = 16, num_hidden_layers = 2, num_attention_heads = 4, num_key_value_heads = 2,
   intermediate_size = 24, max_position_embeddings = 32, head_dim = 4,
 }
-for name in ("llama mistral qwen2 qwen3 gemma phi3"):gmatch "%S+" do
+for name in ("llama mistral qwen2 qwen3 smollm3 gemma gemma2 gemma3 phi3"):gmatch "%S+" do
   case(name, function() return models[name](small) end, ids(40), sequence)
 end
 local function gpt2() return models.gpt2 {vocab_size = 40, n_positions = 32, n_embd = 16, n_layer = 2, n_head = 2} end

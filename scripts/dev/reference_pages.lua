@@ -81,8 +81,8 @@ page("random", "Random numbers", {"Creating random tensors", [[
   {"Generators and seeds", [[
     lm. manual_seed seed initial_seed get_rng_state set_rng_state default_generator Generator Generator.*]]})
 page("other-ops", "Other ops and dtypes", {"Ops", [[
-    lm. clone detach meshgrid numel
-    roi_pool quantize int8_linear embedding adaptive_avg_pool2d adaptive_max_pool2d max_pool2d_with_indices
+    lm. clone detach meshgrid numel roi_pool quantize int8_linear block_linear block_rows expand_blocks
+    quantize_blocks paged_attention embedding adaptive_avg_pool2d adaptive_max_pool2d max_pool2d_with_indices
     constant_pad_nd log_sigmoid]]},
   {"Dtypes", [[
     lm. finfo iinfo result_type promote_types can_cast is_tensor is_floating_point is_signed is_nonzero]]})
@@ -118,7 +118,7 @@ page("nn-transformer", "nn: transformer layers", {"", [[
     nn. MultiheadAttention Transformer TransformerEncoder TransformerEncoderLayer TransformerDecoder
     TransformerDecoderLayer MixtureOfExperts KVCache RotaryPositionalEmbeddings SinusoidalPositions]]})
 page("nn-linear", "nn: linear, dropout, embedding and other layers",
-  {"Linear", "nn. Linear Bilinear LazyLinear Identity Int8Linear"},
+  {"Linear", "nn. Linear Bilinear LazyLinear Identity Int8Linear BlockLinear BlockEmbedding"},
   {"Dropout", "nn. Dropout Dropout1d Dropout2d Dropout3d AlphaDropout FeatureAlphaDropout"},
   {"Embedding", "nn. Embedding EmbeddingBag"}, {"Distance", "nn. CosineSimilarity PairwiseDistance"},
   {"Vision", [[
@@ -214,7 +214,8 @@ page("models", "lm.models", {"Vision", [[
     swin_v2_b swin_v2_s swin_v2_t vgg11 vgg11_bn vgg13 vgg13_bn vgg16 vgg16_bn vgg19 vgg19_bn vgg_f wide_resnet101_2
     wide_resnet50_2 googlenet inception_v3
     vit vit_b_16 vit_b_32 vit_l_16 vit_l_32 vit_h_14 deit dinov2]]},
-  {"Text", "lm.models. gpt2 llama mistral qwen2 qwen3 gemma phi3 bert roberta distilbert generate net.*"},
+  {"Text", "lm.models. gpt2 llama mistral qwen2 qwen3 qwen3_moe olmoe smollm3 gemma gemma2 gemma3 phi3 bert "
+    .. "roberta distilbert generate net.* lm.chat lm.chat.*"},
   {"Diffusion", "lm.models. unet2d DDPMScheduler DDIMScheduler"})
 page("distributions", "lm.distributions", {"", "lm.distributions lm.distributions.* lm.distributions.constraints.*"})
 page("onnx", "lm.onnx: models of other frameworks", {"", "lm.onnx lm.onnx.*"})

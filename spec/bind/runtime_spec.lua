@@ -525,6 +525,17 @@ describe("JSON", function()
       core.json_decode "[1,-2.5,1E+300,9007199254740993,1,3,4,5]")
   end)
 
+  it("keeps the order of keys where a table for them is passed", function()
+    local order = {}
+    local value = core.json_decode('{"b": [{"z": 1, "a": {}}, []], "a": 2}', nil, order)
+    assert.same({ b = { { z = 1, a = {} }, {} }, a = 2 }, value)
+    assert.same({ "b", "a" }, order[value])
+    assert.same({ "z", "a" }, order[value.b[1]])
+    assert.same({}, order[value.b[1].a])
+    assert.is_nil(order[value.b])
+    assert.is_nil(order[value.b[2]]) -- a list
+  end)
+
   it("that is none is an error at its byte", function()
     for text, words in pairs {
       [""] = "byte 1: expected a JSON value", ["[1,]"] = "byte 4: expected a JSON value",

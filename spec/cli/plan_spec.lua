@@ -118,7 +118,7 @@ describe("luminary run --plan #lua", function()
       ["--plan gpt2 --nodes 100000"] = "--nodes times --gpus must be at most 65536, got 800000",
       ["--plan gpt2 --memory 0"] = "--memory must be a number above 0", ["--plan"] = "--plan requires a value",
       ["--plan gpt2 --gpus 7 --batch 1 --memory 0.1"] = "no layout fits",
-      ["--plan " .. write("bert.json", '{"model_type": "bert"}')] = "model_type must be one of gemma, gpt2, llama",
+      ["--plan " .. write("bert.json", '{"model_type": "bert"}')] = "model_type must be one of gemma, gemma2, gpt2",
       ["--plan " .. write("text.json", '{"model_type": "llama", "num_hidden_layers": "12"}')] =
         "num_hidden_layers must be an integer of at least 1, got '12'",
       ["--plan " .. write("broken.json", "[1")] = "is not a JSON object",

@@ -275,7 +275,7 @@ describe("sorting, scans and counts", function()
   end)
 end)
 
-it("multinomial draws from more rows than a launch has blocks, by each row's weights", function()
+it("multinomial draws from more rows than a launch has blocks, by each row's weights #unsanitized", function()
   local last = (lm.arange(4099) - 1):remainder(3):add(1):long()
   local x = lm.one_hot(last, 3):float():cuda()
   assert(x:multinomial(2, true):cpu():equal(lm.stack({ last, last }, 2)))
@@ -474,7 +474,7 @@ describe("norms", function()
     end
   end)
 
-  it("over rows", function()
+  it("over rows #unsanitized", function()
     local shapes = { { 4, 8 }, { 9, 64 }, { 3, 33 }, { 5, 700 }, { 300, 16 }, { 2, 1500 }, { 2, 4096 }, { 2, 1031 },
       { 1, 20000 } }
     compare.rounds(#shapes * 8, #shapes * 80, function(seed)

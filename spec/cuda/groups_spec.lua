@@ -216,7 +216,7 @@ describe("groups of steps on CUDA #fake", function()
     assert(calls "cuLaunchKernel" == 0)
   ]])
 
-  it("are texts that NVRTC compiles for sm_80, sm_90 and as PTX, without local memory", function()
+  it("are texts that NVRTC compiles for sm_80, sm_90 and as PTX, without local memory #unsanitized", function()
     local library
     for _, path in ipairs {"/usr/local/cuda/lib64/libnvrtc.so", "/usr/lib/x86_64-linux-gnu/libnvrtc.so"} do
       library = library or temp.exists(path) and path

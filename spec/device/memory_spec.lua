@@ -92,6 +92,22 @@ describe("memory statistics", function()
     for _, x in ipairs(smaller) do x:free() end
   end)
 
+  it("show that smaller blocks get memory of their own once memory ran out #unsanitized", function()
+    local of = "cpu:7" -- nobody else's
+    local function reserved_by_half_of_freed()
+      settle(of)
+      lm.empty({ MB }, { device = of }):free()
+      local y = lm.empty({ MB / 2 }, { device = of })
+      local held = lm.memory_reserved(of)
+      y:free()
+      return held
+    end
+    local before = reserved_by_half_of_freed()
+    assert.error_matches(function() lm.empty({ 2 ^ 45 }, { device = of }) end, "out of memory")
+    assert.equal(4 * MB, before)
+    assert.equal(6 * MB, reserved_by_half_of_freed())
+  end)
+
   it("are cpu's by default, by any of its names", function()
     local x = lm.zeros(MB)
     for _, name in ipairs { "memory_allocated", "memory_reserved", "max_memory_allocated", "max_memory_reserved" } do

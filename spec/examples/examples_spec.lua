@@ -73,7 +73,8 @@ describe("examples #unsanitized", function()
       '{"model": {"type": "WordLevel", "unk_token": "?", "vocab": {"?": 0}}}')
     local _, text = temp.run(folder, "luajit examples/chat.lua --model " .. folder .. "/empty")
     assert.matches("^chat.lua: %-%-model: llama: .*/config.json' has model_type 'gpt2', expected 'gemma' or "
-      .. "'llama' or 'mistral' or 'phi3' or 'qwen2' or 'qwen3'\n", text)
+      .. "'gemma2' or 'gemma3' or 'gemma3_text' or 'llama' or 'mistral' or 'olmoe' or 'phi3' or 'qwen2' or 'qwen3' or "
+      .. "'qwen3_moe' or 'smollm3'\n", text)
   end)
 
   it("train by several ranks as by one, and continue from a checkpoint in the same bytes", function()

@@ -19,6 +19,7 @@ end
 local cases = {
   gpt2 = { { n_layer = 1, n_head = 2, n_embd = 16, vocab_size = 30, n_positions = 16 }, ids },
   llama = { text, ids }, mistral = { text, ids }, qwen2 = { text, ids }, qwen3 = { text, ids }, gemma = { text, ids },
+  gemma2 = { text, ids }, gemma3 = { text, ids }, smollm3 = { text, ids }, qwen3_moe = { text, ids },
   phi3 = { text, ids }, bert = { text, ids }, roberta = { text, ids }, distilbert = { text, ids },
   vit = { picture, image(16) }, deit = { picture, image(16) }, dinov2 = { picture, image(16) },
   swin_v2_t = { { num_classes = 3 }, image(32) }, resnet18 = { { num_classes = 3 }, image(32) },

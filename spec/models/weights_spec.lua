@@ -88,7 +88,7 @@ describe("weights =", function()
     end)
 
     it("say what does not fit", function()
-      says("gpt2%.gguf' has model_type 'gpt2', expected 'gemma' or 'llama'", models.llama, {weights = files.gpt2})
+      says("gpt2%.gguf' has model_type 'gpt2', expected 'gemma' or 'gemma2'", models.llama, {weights = files.gpt2})
       says("llama%.gguf' has model_type", function() models.bert {weights = files.llama} end)
       says("llama%.gguf' is a", function() models.resnet18 {weights = files.llama} end)
       local function changed(key, value)

@@ -101,7 +101,7 @@ describe("lm.quantize", function()
     fc:register_forward_hook(function() seen = seen + 1 end)
     lm.quantize(nn.Sequential(fc))[1](lm.ones(1, 2))
     assert.equal(1, seen)
-    assert.matches("quantize: unknown option 'dtype'; options are net$",
+    assert.matches("quantize: unknown option 'dtype'; options are net, kind$",
       message(lm.quantize, nn.Linear(2, 3), { dtype = "int8" }))
   end)
 

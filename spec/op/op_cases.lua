@@ -396,6 +396,36 @@ op("int8_linear", "x weight scale bias", "F.linear(x, (weight * scale.unsqueeze(
     { t { 3, 4 }, bytes(5, 4), t { 4 }, message = "int8_linear: expected scale to have shape %[5%] for weight of %[5, 4%], got %[4%]" },
     { t { 3, 4 }, bytes(5, 4), t { 5 }, t { 4 }, message = "int8_linear: expected bias to have shape %[5%] for weight of %[5, 4%], got %[4%]" },
     { n({ 3, 4 }, 0, 9, true), bytes(5, 4), t { 5 }, message = "int8_linear: x" } } })
+-- Bytes whose q8_0 blocks have scales from 0.03 to 0.5; spec/op/blocks_spec.lua has the other kinds, and the bounds.
+local function q8_0(...) return { tensor = "int", shape = { ... }, lo = 40, hi = 56, dtype = "uint8" } end
+op("block_linear", "x weight bias kind", "F.linear(x, expand_q8_0(weight).to(x.dtype), bias)", {
+  tol = { float32 = { 1e-2, 5 } }, -- x is rounded to 1 / 254 of each block's largest, times weights of about 10
+  half = { units = 500 }, -- the same
+  defaults = { bias = { py = "None" }, kind = "q8_0" }, grad = { "x", "bias" }, dtypes = false,
+  { x = t { 2, 32 }, weight = q8_0(3, 34), bias = t { 3 } }, { x = t { 3, 64 }, weight = q8_0(5, 68) }, { x = t { 2, 11, 32 }, weight = q8_0(19, 34) },
+  { x = t { 96 }, weight = q8_0(6, 102), bias = t { 6 } }, { x = t { 0, 32 }, weight = q8_0(5, 34) }, { x = t { 2, 0 }, weight = q8_0(3, 0), bias = t { 3 } },
+  { x = t { 4, 32 }, weight = q8_0(0, 34) },
+  bad = { { t { 3, 4 }, t { 5, 34 }, message = "block_linear: weight must be uint8, got float32" },
+    { t { 3, 64 }, q8_0(5, 34), message = "block_linear: expected x to have shape %[%.%.%., 32%], got %[3, 64%]" },
+    { t { 3, 32 }, q8_0(5, 33), message = "block_linear: the number of bytes of a row %(33%) must be divisible by that of a q8_0 block %(34%)" },
+    { t { 3, 32 }, q8_0(34), message = "weight" }, { t { 3, 32 }, q8_0(5, 34), t { 4 }, message = "block_linear: expected bias to have shape %[5%]" },
+    { t { 3, 32 }, q8_0(5, 34), nil, "q9", message = "block_linear: kind must be one of 'q8_0'" },
+    { n({ 3, 32 }, 0, 9, true), q8_0(5, 34), message = "block_linear: x" } } })
+op("block_linear_input", "grad weight kind", "grad @ expand_q8_0(weight).to(grad.dtype)", { defaults = { kind = "q8_0" }, dtypes = false,
+  { grad = t { 3, 5 }, weight = q8_0(5, 34) }, { grad = t { 3, 5 }, weight = q8_0(5, 68) }, { grad = t { 2, 11, 19 }, weight = q8_0(19, 34) }, { grad = t { 6 }, weight = q8_0(6, 102) },
+  { grad = t { 0, 5 }, weight = q8_0(5, 34) }, { grad = t { 2, 0 }, weight = q8_0(0, 34) },
+  bad = { { t { 3, 4 }, q8_0(5, 34), message = "block_linear_input: expected grad to have shape %[%.%.%., 5%]" } } })
+op("block_rows", "index weight kind", "F.embedding(index, expand_q8_0(weight))", { defaults = { kind = "q8_0" }, grad = false, dtypes = false,
+  { index = i({ 7 }, 5), weight = q8_0(5, 68) }, { index = i({ 2, 3 }, 4), weight = q8_0(4, 34) }, { index = i({ 0 }, 4), weight = q8_0(4, 34) },
+  bad = { { v { 6 }, q8_0(5, 34), message = "block_rows: index" }, { n({ 2 }, 7, 8, true), q8_0(5, 34), message = "block_rows: index 7 at position 1 is out of range" } } })
+op("expand_blocks", "x kind", "expand_q8_0(x)", { defaults = { kind = "q8_0" }, grad = false, dtypes = false,
+  { x = q8_0(5, 68) }, { x = q8_0(2, 3, 34) }, { x = q8_0(34) }, { x = q8_0(0, 34) },
+  bad = { { q8_0(5, 35), message = "expand_blocks: the number of bytes of a row %(35%)" }, { t { 34 }, message = "expand_blocks: x must be uint8" } } })
+op("quantize_blocks", "x kind", "torch.zeros(x.shape[:-1] + (x.shape[-1] // 32 * 34,), dtype=torch.uint8)", {
+  random = true, -- the best of some scales is taken; spec/op/blocks_spec.lua compares errors
+  defaults = { kind = "q8_0" }, grad = false, dtypes = false, { x = t { 5, 64 } }, { x = t { 2, 3, 32 } }, { x = t { 32 } }, { x = t { 0, 32 } },
+  bad = { { t { 3, 31 }, message = "quantize_blocks: the number of elements of a row %(31%) must be divisible by that of a q8_0 block %(32%)" },
+    { n({ 32 }, 0, 9, true), message = "quantize_blocks: x" } } })
 local function numbers(dtype, values, shape) return { tensor = "values", values = values, shape = shape or {}, dtype = dtype } end
 -- A depthwise weight: its numbers by tap, then the sum of each channel.
 local taps, packed_taps = numbers("int8", { 1, -2, 3, 4 }, { 2, 1, 1, 2 }), numbers("int8", { 1, 3, -2, 4, -1, -1, -1, -1, 7, 0, 0, 0 }, { 12 })
@@ -989,6 +1019,26 @@ op("scaled_dot_product_attention", "query key value attn_mask dropout_p is_causa
     { t { 4, 5, 4 }, t { 2, 7, 4 }, t { 2, 7, 4 }, message = "enable_gqa = true" },
     { t { 5, 4 }, t { 7, 4 }, t { 7, 4 }, b { 5, 7 }, 0, true, message = "scaled_dot_product_attention: attn_mask must be left out with is_causal = true" },
     { t { 5, 4 }, t { 7, 4 }, t { 7, 4 }, nil, 2, message = "scaled_dot_product_attention: dropout_p must be from 0 to 1, got 2" } } })
+local function paged(more) -- 7 pages of 4 positions, of 9 sequences, which have 3 pages each; 5 tokens
+  local row = { query = t { 5, 4, 8 }, keys = t { 28, 2, 8 }, values = t { 28, 2, 6 }, pages = i({ 9, 3 }, 7), sequence = i({ 5 }, 9),
+    position = i({ 5 }, 11), page_size = 4 }
+  for k, value in pairs(more or {}) do row[k] = value end
+  return row
+end
+op("paged_attention", "query keys values pages sequence position page_size",
+  "paged_attention(query, keys, values, pages, sequence, position, page_size, scale, window)", {
+  defaults = { scale = none, window = 0 }, grad = false,
+  paged(), paged { window = 3 }, paged { query = t { 5, 2, 8 }, scale = 0.3 }, paged { query = t { 5, 6, 8 }, window = 100 },
+  paged { query = t { 0, 4, 8 }, sequence = i({ 0 }, 9), position = i({ 0 }, 11) },
+  { query = t { 3, 4, 20 }, keys = t { 600, 1, 20 }, values = t { 600, 1, 20 }, pages = i({ 1, 150 }, 150), sequence = i({ 3 }, 1), -- several blocks
+    position = i({ 3 }, 600), page_size = 4, window = 140 },
+  bad = { { t { 2, 4, 8 }, t { 12, 2, 8 }, t { 12, 2, 8 }, i({ 1, 3 }, 3), t { 2 }, i({ 2 }, 12), 4, message = "sequence must be int64" },
+    { t { 2, 4, 8 }, t { 12, 3, 8 }, t { 12, 3, 8 }, i({ 1, 3 }, 3), i({ 2 }, 1), i({ 2 }, 12), 4, message = "heads of query %(4%) must be divisible by heads of key %(3%)" },
+    { t { 2, 4, 8 }, t { 12, 2, 8 }, t { 12, 2, 8 }, i({ 1, 3 }, 3), i({ 3 }, 1), i({ 2 }, 12), 4, message = "sequence" },
+    { t { 2, 4, 8 }, t { 12, 2, 8 }, t { 12, 2, 8 }, i({ 1, 3 }, 3), i({ 2 }, 1), i({ 2 }, 12), 0, message = "page_size must be at least 1" },
+    { t { 2, 4, 8 }, t { 12, 2, 8 }, t { 12, 2, 8 }, n({ 1, 3 }, 4, 9, true), i({ 2 }, 1), i({ 2 }, 12), 4, message = "paged_attention: page %d at position %d is out of range for 3 entries" },
+    { t { 2, 4, 8 }, t { 12, 2, 8 }, t { 12, 2, 8 }, i({ 1, 3 }, 3), i({ 2 }, 1), n({ 2 }, 13, 20, true), 4, message = "paged_attention: position %d+ at position 1 is out of range for 12 entries" },
+    { t { 2, 4, 8 }, t { 12, 2, 8 }, t { 12, 2, 8 }, i({ 1, 3 }, 3), n({ 2 }, 2, 3, true), i({ 2 }, 12), 4, message = "paged_attention: sequence %d at position 1 is out of range for 1 entries" } } })
 local drawn = n({ 2 }, 2 ^ 33, 2 ^ 50, true)
 op("attention", "query key value attn_mask is_causal", "attention(query, key, value, attn_mask, is_causal, dropout_p, draw)", {
   defaults = { attn_mask = none, is_causal = false, dropout_p = 0, draw = none }, tol = { float16 = { 3e-3, 2e-3 }, bfloat16 = { 1.6e-2, 4e-3 } }, -- tensor cores take rounded weights

@@ -38,6 +38,17 @@ describe("a GGUF file's tokenizer", function()
     end)
   end
 
+  it("cuts words before capitals, as of GPT-4o and Tekken", function()
+    local file, n = golden.gpt4o.file:gsub('"normalizer":{"type":"NFC"}', '"normalizer":null')
+    assert.equal(1, n)
+    local plain = lm.text.Tokenizer(temp.write(folder .. "/plain.json", file))
+    local tokenizer, other = of(metadata_of("gpt4o", "gpt-4o")), of(metadata_of("gpt4o", "tekken"))
+    for _, case in ipairs(golden.gpt4o.cases) do
+      assert.is_true(tokenizer:encode(case.text).ids:equal(plain:encode(case.text).ids))
+      assert.equal(plain:decode(plain:encode(case.text).ids), other:decode(other:encode(case.text).ids))
+    end
+  end)
+
   it("knows which tokens have a part, what stands around a text, and the template of chats", function()
     local said = metadata_of "llama2"
     said["tokenizer.chat_template"] = "{{ messages }}"
@@ -67,6 +78,7 @@ describe("a GGUF file's tokenizer", function()
     }
     for pre, wanted in pairs {
       ["gpt-2"] = "1111 12", ["llama-bpe"] = "11 1 11 2", qwen2 = "1 1 1 1 1 2", starcoder = "1 1 1 1 1 2",
+      ["gpt-4o"] = "11 1 11 2", tekken = "1 1 1 1 1 2",
     } do
       said["tokenizer.ggml.pre"] = pre
       assert.equal(wanted, table.concat(of(said):tokenize "111112", " "), pre)
@@ -85,7 +97,7 @@ describe("a GGUF file's tokenizer", function()
     end
     says("has no tokenizer", {model = false})
     says("has a tokenizer of kind 'bert'; supported are gpt2 (byte pairs)", {model = "bert"})
-    says("unknown tokenizer.ggml.pre 'tekken'; supported are codeshell, command-r", {pre = "tekken"})
+    says("unknown tokenizer.ggml.pre 'other'; supported are codeshell, command-r", {pre = "other"})
     says("missing tokenizer.ggml.pre", {pre = false})
     says("tokenizer.ggml.tokens is missing", {tokens = false})
     says("tokenizer.ggml.tokens must be a list", {tokens = "x"})

@@ -91,13 +91,6 @@ lm_status lm_fit_gradient(const lm_meta *meta, lm_tensor **g) {
   return LM_OK;
 }
 
-static bool has_strides(const lm_tensor *t, const int64_t *stride) {
-  for (int d = 0; d < t->ndim; d++) {
-    if (t->size[d] > 1 && t->stride[d] != stride[d]) return false;
-  }
-  return true;
-}
-
 /* ---- gradient buffers */
 
 /* Returns the number of other headers that use the gradient buffer's storage. */
@@ -124,7 +117,7 @@ lm_tensor *lm_leaf_grad_buffer(const lm_node *leaf) {
 /* Returns true if g uses the gradient buffer's memory, and nobody else does. */
 static bool is_in_grad_buffer(const lm_tensor *g, const lm_tensor *grad_buffer) {
   return grad_buffer && g->storage == grad_buffer->storage && g->data == grad_buffer->data &&
-         g->dtype == grad_buffer->dtype && has_strides(g, grad_buffer->stride) &&
+         g->dtype == grad_buffer->dtype && lm_has_strides(g, grad_buffer->stride) &&
          atomic_load_explicit(&g->rc, memory_order_acquire) == 1 && header_count(grad_buffer) == 1;
 }
 
@@ -159,7 +152,7 @@ lm_status lm_leaf_accumulate(lm_node *leaf, lm_tensor *g, bool create_graph) {
       lm_bump(g, LM_OP_add);
       w->grad = g;
       g = NULL;
-    } else if (is_ours(g) && (create_graph || has_strides(g, leaf->payload))) {
+    } else if (is_ours(g) && (create_graph || lm_has_strides(g, leaf->payload))) {
       leave_own_base(g);
       w->grad = g;
       g = NULL;

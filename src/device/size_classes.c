@@ -27,9 +27,9 @@ enum { CLASSES = FINE + (LARGEST - FINE_LOG2) * 8 };
 static const size_t slack_bytes = (size_t)256 << 20;
 
 /* Large requests whose class is empty take a cached block of up to sixteen times their size instead of fresh pages.
- * Conditions: the peak in use is not exceeded, and at least half of the memory is cached. The last, smaller batch of an
- * epoch then reuses the memory of the others. (With less cached, the block's next request would need fresh pages
- * itself.) */
+ * Conditions: the peak in use is not exceeded, at least half of the memory is cached, and memory never ran out. The
+ * last, smaller batch of an epoch then reuses the memory of the others. (With less cached, the block's next request
+ * would need fresh pages itself.) */
 enum { OVERSIZE_FROM = 1 << 16, OVERSIZE_CLASSES = 32, MAX_OVERSIZE = 64 };
 
 typedef struct bin { /* freed blocks of one class, as a stack outside the blocks: they may be on a card */
@@ -43,6 +43,7 @@ typedef struct oversize_block { /* a block in use for a request of a smaller cla
 } oversize_block;
 
 typedef struct cache { /* guarded by the lock of the device's lm_memory_count */
+  bool ran_out;        /* true once the driver had no memory */
   int noversize;
   oversize_block oversize[MAX_OVERSIZE];
   size_t peak;   /* most bytes in use so far: stats.max_allocated, but never reset */
@@ -80,8 +81,8 @@ static void count_in(cache *p, lm_memory_count *m, size_t size) {
 static void *take_cached(cache *p, lm_memory_count *m, int class, size_t size) {
   void *block = NULL;
   LM_LOCKED(&m->lock);
-  bool oversizes = size >= OVERSIZE_FROM && p->noversize < MAX_OVERSIZE && m->stats.allocated + size <= p->peak &&
-                   2 * p->cached >= m->stats.reserved;
+  bool oversizes = !p->ran_out && size >= OVERSIZE_FROM && p->noversize < MAX_OVERSIZE &&
+                   m->stats.allocated + size <= p->peak && 2 * p->cached >= m->stats.reserved;
   int last = oversizes && class + OVERSIZE_CLASSES < CLASSES ? class + OVERSIZE_CLASSES : class;
   for (int c = class; c <= last && !block; c++) {
     bin *b = &p->bins[c];
@@ -121,6 +122,9 @@ lm_status lm_classes_alloc(const lm_driver *driver, lm_device device, size_t byt
   if (CACHING && holds_too_much(p, m, size)) lm_classes_empty_cache(device);
   lm_status status = driver->alloc(lm_device_physical(device), size, out);
   if (status == LM_E_OOM) {
+    pthread_mutex_lock(&m->lock);
+    p->ran_out = true;
+    pthread_mutex_unlock(&m->lock);
     lm_classes_empty_cache(device);
     status = driver->alloc(lm_device_physical(device), size, out);
   }

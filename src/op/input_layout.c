@@ -33,9 +33,7 @@ lm_status lm_to_private_copy(lm_tensor *t, lm_tensor **out) {
 }
 
 lm_status lm_to_layout_like(lm_tensor *t, const lm_tensor *like, lm_tensor **out) {
-  bool fits = true;
-  for (int d = 0; d < t->ndim; d++) fits = fits && (t->size[d] == 1 || t->stride[d] == like->stride[d]);
-  if (fits) {
+  if (lm_has_strides(t, like->stride)) {
     *out = lm_retain(t);
     return LM_OK;
   }

@@ -63,6 +63,12 @@ bool lm_pool_needs_taps(const lm_tensor *x, const int64_t *kernel_size, bool ret
 lm_status lm_check_pool_indices(lm_op_id op, const lm_tensor *indices, const int64_t *kernel_size);
 lm_format lm_pooled_format(const lm_tensor *indices);
 
+/* ---- op/nn/blocks.c. kind: of block_kinds.h, by its position */
+
+/* Requires rows of whole blocks: of `bytes` bytes, whose elements it computes, or the reverse. */
+lm_status lm_check_blocks(lm_op_id op, int64_t bytes, int kind, int64_t *elements);
+lm_status lm_check_elements_of_blocks(lm_op_id op, int64_t elements, int kind, int64_t *bytes);
+
 /* ---- op/nn/conv.c. x and weight: 4 sizes each */
 
 LM_API lm_status lm_check_conv(lm_op_id op, const int64_t *x, const int64_t *weight, const int64_t *stride,

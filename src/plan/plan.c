@@ -226,12 +226,10 @@ static lm_status bind_input(lm_segment *g, int i, lm_tensor *t) {
   const lm_segment_value *v = &g->value[g->instance[i].value];
   const lm_place *p = &v->place;
   lm_segment_buffer *b = &g->buffer[v->buffer];
-  bool has_strides = true;
   if (t->dtype != p->dtype || t->ndim != p->ndim || memcmp(t->size, p->size, p->ndim * sizeof *p->size) != 0)
     return lm_fail_shape("plan", lm_text("input %d", i + 1), lm_shape_text(p->ndim, p->size), lm_shape_of(t));
-  for (int d = 0; d < p->ndim; d++) has_strides = has_strides && (p->size[d] == 1 || t->stride[d] == p->stride[d]);
   b->shift = t->numel == 0 ? 0 : t->data - (char *)t->storage->data - p->at;
-  if ((!has_strides && t->numel > 0) || (g->is_fixed && b->shift != 0))
+  if ((!lm_has_strides(t, p->stride) && t->numel > 0) || (g->is_fixed && b->shift != 0))
     return lm_fail(LM_E_STATE, "input %d has another layout than in the recording", i + 1);
   lm_storage_retain(b->storage = t->storage);
   return LM_OK;

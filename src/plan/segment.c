@@ -147,11 +147,14 @@ int64_t lm_place_numel(const lm_place *p) {
   return n;
 }
 
-bool lm_place_is(const lm_place *p, int64_t shift, const lm_tensor *t) {
+bool lm_place_fits(const lm_place *p, int64_t shift, const lm_tensor *t) {
   return p->dtype == t->dtype && p->device == t->device && p->ndim == t->ndim &&
          (t->numel == 0 || p->at + shift == t->data - (char *)t->storage->data) &&
-         memcmp(p->size, t->size, p->ndim * sizeof *p->size) == 0 &&
-         memcmp(p->stride, t->stride, p->ndim * sizeof *p->stride) == 0;
+         memcmp(p->size, t->size, p->ndim * sizeof *p->size) == 0 && lm_has_strides(t, p->stride);
+}
+
+bool lm_place_is(const lm_place *p, int64_t shift, const lm_tensor *t) {
+  return lm_place_fits(p, shift, t) && memcmp(p->stride, t->stride, p->ndim * sizeof *p->stride) == 0;
 }
 
 lm_status lm_segment_place(lm_segment *g, int buffer, const lm_place *place, int *out) {
@@ -270,23 +273,24 @@ lm_status lm_segment_replace_step(lm_segment *g, int i, lm_op_id op, const void 
   return LM_OK;
 }
 
-void lm_segment_remove_step(lm_segment *g, int step) {
-  for (int i = 0; i < g->nevents; i++)
-    if (g->event[i].step_args == g->step[step].args) g->event[i].step_args = NULL;
-  free_step(&g->step[step]);
-  memmove(&g->step[step], &g->step[step + 1], (size_t)(--g->nsteps - step) * sizeof *g->step);
-  for (int i = 0; i < g->nevents; i++) g->event[i].nsteps -= g->event[i].nsteps > step;
-}
-
 void lm_segment_drop_removed(lm_segment *g) {
-  int n = 0;
+  int n = 0, e = 0;
   for (int i = 0; i < g->nsteps; i++) {
+    for (; e < g->nevents && g->event[e].nsteps == i; e++) g->event[e].nsteps = n;
+    for (int k = 0; k < g->nevents && g->step[i].is_removed; k++)
+      if (g->event[k].step_args == g->step[i].args) g->event[k].step_args = NULL;
     if (g->step[i].is_removed)
       free_step(&g->step[i]);
     else
       g->step[n++] = g->step[i];
   }
+  for (; e < g->nevents; e++) g->event[e].nsteps = n;
   g->nsteps = n;
+}
+
+void lm_segment_remove_step(lm_segment *g, int step) {
+  g->step[step].is_removed = true;
+  lm_segment_drop_removed(g);
 }
 
 lm_segment_value *lm_segment_number(const lm_segment *g, int in) { return &g->value[~(in + 1)]; }

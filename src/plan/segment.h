@@ -203,7 +203,8 @@ void lm_segment_refuse(lm_segment *g, const char *format, ...) LM_PRINTF(2, 3);
 lm_status lm_segment_need_storage(lm_segment_buffer *b, bool is_result);
 /* Returns in *out the header of a value, borrowed; makes its memory as lm_segment_need_storage does. */
 lm_status lm_segment_header(lm_segment *g, int v, bool is_result, lm_tensor **out);
-/* shift: bytes from what was recorded to a call. */
+/* shift: bytes from what was recorded to a call. lm_place_fits: the strides of dims of one element may differ. */
+bool lm_place_fits(const lm_place *p, int64_t shift, const lm_tensor *t);
 bool lm_place_is(const lm_place *p, int64_t shift, const lm_tensor *t);
 bool lm_place_equals(const lm_place *a, const lm_place *b);
 bool lm_place_is_contiguous(const lm_place *p);
@@ -228,7 +229,7 @@ lm_status lm_segment_replace_step(lm_segment *g, int i, lm_op_id op, const void 
                                   const int *out);
 /* Removes a step before the segment has run. */
 void lm_segment_remove_step(lm_segment *g, int step);
-/* Drops the steps that are marked as removed, of a segment without events. */
+/* Drops the steps that are marked as removed, before the segment has run. */
 void lm_segment_drop_removed(lm_segment *g);
 /* Returns the value of the number that an event's input is, which is no instance. */
 lm_segment_value *lm_segment_number(const lm_segment *g, int in);

@@ -148,22 +148,13 @@ static lm_status run_kernel(lm_segment *g, int i, lm_tensor **out) {
   }
 }
 
-/* Returns true if t is at a place; the strides of dims of one element may differ. */
-static bool is_at(const lm_place *p, int64_t shift, const lm_tensor *t) {
-  if (lm_place_is(p, shift, t)) return true;
-  lm_place like = *p;
-  for (int d = 0; d < p->ndim && d < t->ndim; d++)
-    if (p->size[d] == 1) like.stride[d] = t->stride[d];
-  return lm_place_is(&like, shift, t);
-}
-
 /* Makes t, which a step returned, the header of its value. Takes over the reference to t. */
 static lm_status put_result(lm_segment *g, int v, lm_tensor *t, const char *name) {
   LM_OWNED *owned = t;
   if (v < 0 || !t) return LM_OK;
   lm_segment_value *value = &g->value[v];
   lm_segment_buffer *b = &g->buffer[value->buffer];
-  if (!is_at(&value->place, b->shift, t) || (b->storage && b->storage != t->storage))
+  if (!lm_place_fits(&value->place, b->shift, t) || (b->storage && b->storage != t->storage))
     return lm_fail(LM_E_STATE, "the shape or memory of %s's result is not as it was recorded", name);
   if (!b->storage) lm_storage_retain(b->storage = t->storage);
   b->was_made = true;

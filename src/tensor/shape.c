@@ -53,11 +53,15 @@ bool lm_is_dense(const lm_tensor *t) {
   return true;
 }
 
+bool lm_has_strides(const lm_tensor *t, const int64_t *stride) {
+  for (int d = 0; d < t->ndim; d++)
+    if (t->size[d] != 1 && t->stride[d] != stride[d]) return false;
+  return true;
+}
+
 bool lm_same_layout(const lm_tensor *a, const lm_tensor *b) {
   if (lm_is_contiguous(a)) return lm_is_contiguous(b);
-  for (int d = 0; d < a->ndim; d++)
-    if (a->size[d] != 1 && a->stride[d] != b->stride[d]) return false;
-  return lm_is_dense(a);
+  return lm_has_strides(a, b->stride) && lm_is_dense(a);
 }
 
 bool lm_overlaps_itself(const lm_tensor *t) {

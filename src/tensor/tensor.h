@@ -198,6 +198,8 @@ LM_API bool lm_is_contiguous(const lm_tensor *t);
 LM_API bool lm_is_channels_last(const lm_tensor *t); /* 4-d and [N, H, W, C] in memory */
 /* True if elements fill their span without gap or overlap, in any order of dims. */
 LM_API bool lm_is_dense(const lm_tensor *t);
+/* True if t has these strides, those of dims of one element aside. */
+LM_API bool lm_has_strides(const lm_tensor *t, const int64_t *stride);
 /* True if a and b, of the same sizes, are dense and in the same order of dims, so that a copy of the bytes suffices. */
 LM_API bool lm_same_layout(const lm_tensor *a, const lm_tensor *b);
 /* True if a and b have the same sizes. */

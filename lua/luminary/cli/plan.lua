@@ -14,7 +14,8 @@ local function fail(...) error(string.format(...), 0) end
 local gpt = lists.parts "n_layer n_embd n_head vocab_size n_positions n_inner tie_word_embeddings resid_pdrop"
 local llama = lists.parts [[num_hidden_layers hidden_size num_attention_heads vocab_size max_position_embeddings
   intermediate_size num_key_value_heads head_dim tie_word_embeddings attention_bias mlp_bias]]
-local kinds = {gpt2 = gpt, llama = llama, mistral = llama, qwen2 = llama, qwen3 = llama, phi3 = llama, gemma = llama}
+local kinds = {gpt2 = gpt, llama = llama, mistral = llama, qwen2 = llama, qwen3 = llama, phi3 = llama, gemma = llama,
+  gemma2 = llama, smollm3 = llama}
 
 -- A kind and values of its options in the order above. Radford et al. 2019; Brown et al. 2020; Touvron et al. 2023;
 -- Dubey et al. 2024.

@@ -109,8 +109,9 @@ local compile = signature.of("compile(model: callable, {warmup: natural = 3, exa
   end
 
   local function run(...)
-    local key, reason = key_of(model, ...)
-    if core.graph_is_capturing() then key, reason = nil, "the call is part of another capture" end
+    local key, reason
+    if module or has_cuda(...) then key, reason = key_of(model, ...) end
+    if key and core.graph_is_capturing() then key, reason = nil, "the call is part of another capture" end
     local case = key and (cases[key] or {calls = 0, captures = 0})
     if case then
       cases[key] = case
@@ -128,8 +129,6 @@ local compile = signature.of("compile(model: callable, {warmup: natural = 3, exa
       case.calls, reason = case.calls + 1, case.reason
     elseif module and not core.is_grad_enabled() then
       return with_plans(recorded(...))
-    elseif type(model) == "function" and not has_cuda(...) then
-      reason = nil
     end
     return follow(reason or outdated, ...)
   end

@@ -1,11 +1,12 @@
 --- Reads GGUF, versions 2 and 3 (https://github.com/ggml-org/ggml/blob/master/docs/gguf.md): metadata and tensors;
---- quantized ones become float32.
+--- quantized ones become float32, or stay blocks.
 local ffi = require "ffi"
 local core = require "luminary.core"
 local lists = require "luminary.base.lists"
 local printable_name = require "luminary.base.printable_name"
 local read_file = require "luminary.base.read_file"
-local blocks = require "luminary.file_formats.gguf_blocks"
+local block_kinds = require "luminary.block_kinds"
+local others = require "luminary.file_formats.gguf_blocks"
 local Source = require "luminary.file_formats.source"
 
 local gguf = {}
@@ -26,6 +27,10 @@ local names = {
 
 local AT_ONCE = 2 ^ 22 -- elements in one step; each takes several floats meanwhile
 
+-- Returns the row of a kind of blocks: of luminary.block_kinds, whose blocks ops know, or with `expand`.
+local function kind_of(number) return block_kinds.by_number[number] or others[number] end
+
+-- Returns the elements of `count` blocks of a kind with `expand`, as float32.
 local function expand(source, kind, at, count, what)
   local out = empty({count, kind.elements}, {dtype = "float32", device = "cpu"})
   local step = math.floor(AT_ONCE / kind.elements)
@@ -86,13 +91,13 @@ local function read_entry(cursor)
   for d = ndim, 1, -1 do entry.shape[d] = cursor:count() end -- the innermost is first in the file
   entry.type, entry.at = cursor:unsigned(4), cursor:count()
   local numel = source:numel(entry.shape, ("'%s'"):format(printable_name(entry.name, 100)))
-  local kind = blocks[entry.type]
+  local kind = kind_of(entry.type)
   if plain[entry.type] then
     entry.bytes = numel * Source.item_bytes[plain[entry.type]]
   elseif kind then
     if (entry.shape[ndim] or 1) % kind.elements ~= 0 then
       source:malformed("GGUF header", "'%s' of shape [%s] does not consist of rows of %d elements, as %s requires",
-        printable_name(entry.name, 100), table.concat(entry.shape, ", "), kind.elements, kind.name)
+        printable_name(entry.name, 100), table.concat(entry.shape, ", "), kind.elements, kind.name:upper())
     end
     entry.count = numel / kind.elements
     entry.bytes = entry.count * kind.bytes
@@ -139,7 +144,8 @@ function gguf.metadata(path)
 end
 
 --- Returns {metadata = values by key, tensors = by name}, and a list of the tensors of unsupported kinds; its field
---- `stored` maps an expanded tensor to its form in the file: {kind = "Q8_0", bytes}.
+--- `stored` maps an expanded tensor to its form in the file: {kind = "Q8_0", bytes}. With the option keep_blocks a
+--- matrix of a kind of luminary.block_kinds is {kind = its name, blocks = uint8 [rows, bytes of a row]} instead.
 function gguf.load(source)
   local metadata, ntensors, cursor = read_header(source)
   local entries, taken = {}, {}
@@ -163,9 +169,16 @@ function gguf.load(source)
       if entry.bytes == 0 then at = 0 end
       tensors[entry.name] = source:tensor(plain[entry.type], entry.shape, at, entry.bytes, what)
     elseif entry.count then
-      local expanded = expand(source, blocks[entry.type], at, entry.count, what):reshape(entry.shape)
-      tensors[entry.name] = source:placed(expanded)
-      lacking.stored[tensors[entry.name]] = {kind = blocks[entry.type].name, bytes = entry.bytes}
+      local kind, rows = kind_of(entry.type), entry.shape[1]
+      local blocks = not kind.expand and source:bytes(at, entry.bytes)
+      if blocks and source.opts.keep_blocks and #entry.shape == 2 then
+        tensors[entry.name] = {kind = kind.name, blocks = source:placed(blocks:view(rows, -1))}
+      else
+        local elements = blocks and core.ops.expand_blocks(blocks, kind.name)
+          or expand(source, kind, at, entry.count, what)
+        tensors[entry.name] = source:placed(elements:reshape(entry.shape))
+        lacking.stored[tensors[entry.name]] = {kind = kind.name:upper(), bytes = entry.bytes}
+      end
     else
       lacking[#lacking + 1] = ("%s (%s)"):format(what, names[entry.type] or "kind " .. entry.type)
     end

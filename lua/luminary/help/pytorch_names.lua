@@ -18,7 +18,8 @@ end
 
 -- Names for queries of the constructors of networks. Those of a folder of Hugging Face's have its reader in the page.
 for name in pairs(require "luminary.models") do
-  local of_folder = ("gpt2 llama mistral qwen2 qwen3 gemma phi3 bert roberta distilbert vit deit dinov2 unet2d ")
+  local of_folder = ("gpt2 llama mistral qwen2 qwen3 qwen3_moe olmoe smollm3 gemma gemma2 gemma3 phi3 bert roberta "
+    .. "distilbert vit deit dinov2 unet2d ")
     :find("%f[%w]" .. name .. " ")
   local reads = other.models.GPT2Model:gsub("^lm%.models%.gpt2", "lm.models." .. name)
   local loading = of_folder and reads or other.options.pretrained

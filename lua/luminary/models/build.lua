@@ -16,17 +16,22 @@ local NULL = {} -- a null in JSON
 
 local all = signature.spec "{weights, device, dtype: string, strict = true, ignore_mismatched_sizes = false, rename}"
 
--- Removes the nulls of a JSON object, also in nested ones. Returns it.
-local function without_nulls(t)
+-- Removes the nulls of a JSON object, also in nested ones; those of options that may be false become false. Returns it.
+local function without_nulls(t, spec)
   for name, value in pairs(t) do
-    if value == NULL then t[name] = nil elseif type(value) == "table" then without_nulls(value) end
+    if value == NULL then
+      t[name] = nil
+      if spec[name] and spec[name][3] then t[name] = false end
+    elseif type(value) == "table" then
+      without_nulls(value, spec)
+    end
   end
   return t
 end
 
 -- Returns two values: the object of the JSON file `name` in the folder `weights`, or beside that file, nil if there is
 -- none; and its path.
-local function read_json(who, weights, name)
+local function read_json(who, weights, name, spec)
   if type(weights) ~= "string" then return nil end
   local folder = core.file_kind(weights) == "a folder" and weights:gsub("/*$", "/") or weights:match "^.*/" or ""
   local path = folder .. name
@@ -34,7 +39,7 @@ local function read_json(who, weights, name)
   local text = Source.whole_text(path)
   local ok, config = pcall(core.json_decode, text, NULL)
   if not ok or not text:find "^%s*{" then fail("%s: '%s' is not a JSON object", who, path) end
-  return without_nulls(config), path
+  return without_nulls(config, spec or {}), path
 end
 
 -- Returns the model's options that a config.json sets.
@@ -186,11 +191,13 @@ end
 
 --- Returns make(options) for the options of `who`, checked by spec. reads, for families in Hugging Face's folders:
 --- {kinds = {[model_type or _class_name of config.json] = defaults of options}, only = {name = the supported value},
---- also(config, options, the caller's, path) for options with other names there, generates = true if it has generate}.
+--- also(config, options, the caller's, path) for options with other names there, generates = true if it has generate,
+--- spec = that without a family's defaults}.
 --- first: see options.check.
 ---
 --- Every maker also takes: weights, a file or folder that lm.load reads, a table of tensors by name, or for
---- models.llama and models.gpt2 a GGUF file of that architecture, whose sizes and names become Hugging Face's; strict,
+--- models.llama and models.gpt2 a GGUF file of that architecture, whose sizes and names become Hugging Face's and whose
+--- quantized matrices stay blocks in the mapped file unless device or dtype is given; strict,
 --- ignore_mismatched_sizes and rename of load_state_dict; device; and dtype, a floating-point one, "auto" for that of
 --- the weights, or nil, by which tensors of other dtypes become float32, as the report lists. With weights the second
 --- result is load_state_dict's report. The caller's options override those of config.json. A network of a folder with a
@@ -214,16 +221,23 @@ return function(who, opts, spec, make, first, reads)
   local source = weights
   if gguf.is(weights) then
     path = type(weights) == "string" and weights or "weights"
-    if weights == path then weights = load_module("luminary.save_load").load(weights, {mmap = true}) end
+    if weights == path then
+      local keep_blocks = given.dtype == nil and given.device == nil
+      weights = load_module("luminary.save_load").load(weights, {mmap = true, keep_blocks = keep_blocks})
+    end
     config, weights = gguf.read(who, path, weights)
     if not reads or not weights and reads.kinds[config.model_type] then
       fail("%s: '%s' is a GGUF file of architecture '%s', which is not supported here; lm.load returns its metadata "
         .. "and tensors", who, path, truncate_text(config.model_type, 60))
     end
   elseif reads then
-    config, path = read_json(who, weights, "config.json")
+    config, path = read_json(who, weights, "config.json", spec)
   end
   if config then
+    if reads.spec and reads.kinds[config.model_type] then -- a file of another family has that one's defaults
+      spec = reads.spec
+      for name, row in pairs(spec) do rows[name] = row end
+    end
     from_file = from_config(who, config, path, reads, spec, given)
     for name, value in pairs(opts) do from_file[name] = value end
     given = options.check(who, from_file, rows, first)
@@ -246,6 +260,7 @@ return function(who, opts, spec, make, first, reads)
   if plain and how.strict ~= false then check_layers(who, spec, from_file, n_tensors) end
   local net, largest = meta.of(make, lists.copy(own)), largest_size(spec, own)
   local complete = false
+  if config and options.is_plain(weights) then load_module("luminary.nn.blocks").put(net, weights) end
   if weights then
     how.dry_run = true
     local ok, report = pcall(net.load_state_dict, net, weights, how)

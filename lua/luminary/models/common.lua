@@ -109,7 +109,7 @@ end
 --- first and reads see build.lua.
 function common.maker(name, spec, model_type, defaults, make, first, reads)
   local own = {}
-  for key, row in pairs(spec) do own[key] = defaults[key] ~= nil and {row[1], defaults[key]} or row end
+  for key, row in pairs(spec) do own[key] = defaults[key] ~= nil and {row[1], defaults[key], row[3]} or row end
   own.model_type = {spec.model_type[1], model_type}
   return function(opts) return build(name, opts, own, make, first, reads) end
 end
@@ -132,18 +132,24 @@ for _, name in ipairs {"gelu_fast", "gelu_pytorch_tanh"} do
   common.activations[name] = common.activations.gelu_new
 end
 
---- Checks the options of a language model's call, net(ids [, {cache, attention_mask, position_ids}]); a cache is a list
---- of one for each of `layers`. Returns them with first, the number of tokens in the cache; `seen`, the options of
---- scaled_dot_product_attention by which a token attends to those before it, also in the cache, except where the mask
---- is false (a token that attends to none gets zeros); and `near`, the same for the last `window` tokens alone. With
---- cache[1].position, which the one token is at, the mask is bool [N, max_seq_len], and position_ids are required.
+--- Checks the options of a language model's call, net(ids [, {cache, attention_mask, position_ids, logits_to_keep}]).
+--- A cache is a list of one for each of `layers`. Returns them with first, the number of tokens in the cache; `seen`,
+--- the options of scaled_dot_product_attention by which a token attends to those before it, also in the cache, except
+--- where the mask is false (a token that attends to none gets zeros); and `near`, the same for the last `window` tokens
+--- alone. With cache[1].position, which the one token is at, the mask is bool [N, max_seq_len], and position_ids are
+--- required; so they are with a cache that computes attention itself, cache:attend(q, k, v, {scale, window, cap}).
 function common.forward_options(who, ids, opts, layers, window)
-  local o = options.check(who, opts, "{cache: table, attention_mask: tensor, position_ids: tensor}")
+  local o = options.check(who, opts,
+    "{cache: table, attention_mask: tensor, position_ids: tensor, logits_to_keep}")
   local n, l = unpack(common.ids(who, ids).shape)
   local cache, mask = o.cache, o.attention_mask
   if cache and not (#cache == layers and class.has(cache[1], "update")) then
     options.fail("%s: cache must be a list of %d nn.KVCache, one for each layer, as the net's new_cache makes it", who,
       layers)
+  end
+  if cache and cache[1].attend then
+    o.first, o.seen, o.near = 0, {}, {window = window}
+    return o
   end
   local place = cache and cache[1].position
   if place then
@@ -172,21 +178,37 @@ function common.forward_options(who, ids, opts, layers, window)
   return o
 end
 
--- The base class of language models. Classes define embedding(), which returns the weight of the token embedding.
+--- Returns the hidden states of the tokens whose scores a call wants: x [N, L, D], without logits_to_keep, its last
+--- that many tokens, or those at the indices int64 [K].
+function common.kept(who, x, o)
+  local kept, l = o.logits_to_keep, x.shape[2]
+  if kept == nil then return x end
+  if core.is_tensor(kept) then return x:index_select(2, kept) end
+  kept = options.arg(who, "logits_to_keep", kept, "count")
+  return kept < l and x:narrow(2, l - kept + 1, kept) or x
+end
+
+-- The base class of language models. Classes define embedding(), which returns the weight of the token embedding
+-- and, if that has quantized blocks, their kind; and cache_sizes(), which returns the numbers of layers, heads of keys,
+-- and features of a head.
 common.LanguageModel = class.define("LanguageModel", nn.Module)
 
 --- net:new_cache(batch_size, max_seq_len): Returns an empty key-value cache for net(ids, {cache = …}).
 --- net:parallel_plan([{sequence = false, gather = false}]): Returns a plan for nn.parallel.parallelize, a table.
 --- net:generate(ids [, {…}]): Generates tokens, as lm.models.generate(net, ids, {…}) does.
 
---- Returns a list of `layers` nn.KVCache, of the embedding's device and dtype, for `length` positions.
-function common.LanguageModel:caches(layers, batch_size, length, heads, head_dim)
-  length = options.arg(self.__name .. ":new_cache", "max_seq_len", length, "count")
-  local list, weight = {}, self:embedding()
-  local like = {device = weight.device, dtype = weight.dtype}
+--- Returns the device and dtype of keys and values.
+function common.LanguageModel:cache_options()
+  local weight, kind = self:embedding()
+  return {device = weight.device, dtype = kind and self:parameters()[1].dtype or weight.dtype}
+end
+
+function common.LanguageModel:new_cache(batch_size, max_seq_len)
+  max_seq_len = options.arg(self.__name .. ":new_cache", "max_seq_len", max_seq_len, "count")
+  local list, like, layers, heads, head_dim = {}, self:cache_options(), self:cache_sizes()
   heads = math.max(1, heads / (self.tensor_ranks or 1))
   for i = 1, layers do
-    list[i] = nn.KVCache(batch_size, math.min(length, self.config.max_positions), heads, head_dim, like)
+    list[i] = nn.KVCache(batch_size, math.min(max_seq_len, self.config.max_positions), heads, head_dim, like)
   end
   return list
 end
@@ -194,7 +216,9 @@ end
 --- Returns the scores of all tokens for the last hidden states x, by lm_head or the embedding.
 function common.LanguageModel:scores(x)
   if self.lm_head then return self.lm_head(x) end
-  return (self.project or ops.linear)(x, self:embedding(), self.score_bias) -- nn.parallel.parallelize sets project
+  local weight, kind = self:embedding()
+  if kind then return ops.block_linear(x, weight, self.score_bias, kind) end
+  return (self.project or ops.linear)(x, weight, self.score_bias) -- nn.parallel.parallelize sets project
 end
 
 --- Returns the plan of a model for nn.parallel.parallelize: `plan`, and with the option sequence also `sequence`.
@@ -207,7 +231,7 @@ end
 
 --- Adds an int8 weight for a tied output, for lm.quantize. Returns the net.
 function common.LanguageModel:to_int8()
-  if not self.lm_head then self.lm_head = nn.Int8Linear(self:embedding(), self.score_bias) end
+  if not self.lm_head then self.lm_head = nn.Int8Linear((self:embedding()), self.score_bias) end
   return self
 end
 

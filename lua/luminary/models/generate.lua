@@ -1,11 +1,12 @@
---- Generates tokens with a language model: reads options, and runs greedy search, sampling or beam search.
+--- Generates tokens with a language model: runs greedy search, sampling or beam search.
 local core = require "luminary.core"
-local lists = require "luminary.base.lists"
 local options = require "luminary.base.options"
+local load_module = require "luminary.base.load_module"
 local in_mode = require "luminary.nn.in_mode"
 local Module = require "luminary.nn.module"
 local beam_search = require "luminary.models.beam_search"
 local generation_config = require "luminary.models.generation_config"
+local generation_options = require "luminary.models.generation_options"
 local next_token_logits = require "luminary.models.next_token_logits"
 local logits_processors = require "luminary.models.logits_processors"
 local shapes = require "luminary.tensor.shapes"
@@ -13,105 +14,9 @@ local streamer = require "luminary.text.streamer"
 
 local ops, fail = core.ops, options.fail
 
--- ---- texts of tokens, by tokenizer:decode(list of ids)
-
-local function text_of(tokenizer, tokens)
-  local text = tokenizer:decode(tokens)
-  if type(text) ~= "string" then
-    options.must_be("generate", "the result of tokenizer:decode(ids)", "a string", text)
-  end
-  return text
-end
-
--- Returns true if the last token of a list completes one of `strings` or extends beyond its end, as transformers'
--- stop_strings.
-local function stops(tokenizer, strings, tokens)
-  local longest = 0
-  for _, each in ipairs(strings) do longest = math.max(longest, #each) end
-  local first = math.max(1, #tokens - longest) -- a token has at least one byte
-  local text = text_of(tokenizer, lists.slice(tokens, first))
-  local before = text_of(tokenizer, lists.slice(tokens, first, #tokens - 1))
-  local same = 0 -- bytes of `text` that `before` has; the bytes of a character cut in two may change
-  while same < #before and before:byte(same + 1) == text:byte(same + 1) do same = same + 1 end
-  for _, each in ipairs(strings) do
-    if text:find(each, math.max(1, same + 2 - #each), true) then return true end
-  end
-  return false
-end
-
--- ---- options
-
-local spec = {
-  tokenizer = {"any"}, attention_mask = {"tensor"}, streamer = {"callable"}, on_text = {"callable"},
-  generator = {"generator"},
-}
-for name, row in pairs(generation_config.options) do spec[name] = row end
-
--- Returns v, a value or a list, as a list whose entries are checked.
-local function list_of(who, name, v, kind)
-  local field = options.is_plain(v) and options.named_field(v)
-  if field then
-    fail("%s: %s must be one value or a list, got a table with the field '%s'", who, name, tostring(field))
-  end
-  local list = options.is_plain(v) and v or {v}
-  for _, each in ipairs(list) do options.arg(who, name, each, kind) end
-  return list
-end
-
--- Returns the options of a call, checked, with defaults of net. It adds given, the call's own; from_file, the net's;
--- ends, the set of eos_token_id; fill, the token after ends; and is_end(tokens), true if a list's last token ends it.
-local function read_options(who, net, opts)
-  local o = options.check(who, opts, spec, "max_new_tokens")
-  o.given, o.from_file = options.is_plain(opts) and opts or {}, generation_config.of(who, net)
-  for name, value in pairs(o.from_file) do
-    if o.given[name] == nil then o[name] = value end
-  end
-  for _, name in ipairs {"temperature", "top_k", "top_p", "min_p"} do
-    if o.given.do_sample == nil and o.given[name] then o.do_sample = true end
-  end
-  if o.do_sample and o.temperature == 0 then o.do_sample = false end
-  o.ends = {}
-  local ends = o.eos_token_id
-  if ends == nil and type(net) ~= "function" then ends = net.eos_token_id end
-  o.eos_token_id = o.eos_token_id or nil
-  for i, token in ipairs(list_of(who, "eos_token_id", ends or {}, "count")) do
-    o.ends[token], o.fill = true, i == 1 and token or o.fill
-  end
-  o.fill = o.pad_token_id or o.fill
-  local strings = list_of(who, "stop_strings", o.stop_strings, "string")
-  for _, each in ipairs(strings) do
-    if each == "" then fail("%s: stop_strings must not contain an empty string", who) end
-  end
-  if #strings > 0 or o.on_text then
-    local ok, decode = pcall(function() return o.tokenizer.decode end)
-    if not ok or not options.is("callable", decode) then
-      fail("%s: %s requires {tokenizer = …}, an object with :decode(ids), got %s", who,
-        o.on_text and "on_text" or "stop_strings", options.describe(o.tokenizer))
-    end
-  end
-  -- Checks tokens against the vocabulary, except net.eos_token_id, which may be beyond it.
-  function o.check_vocabulary(n)
-    local from_file = {pad_token_id = o.pad_token_id or nil}
-    for _, token in ipairs(list_of(who, "eos_token_id", o.eos_token_id, "count")) do
-      from_file.eos_token_id = math.max(token, from_file.eos_token_id or 0)
-    end
-    for _, word in ipairs(o.bad_words_ids or {}) do
-      for _, token in ipairs(word) do
-        if token > n then options.must_be(who, "a token of bad_words_ids", "from 1 to " .. n, token) end
-      end
-    end
-    for name, token in pairs(from_file) do
-      if token > n then options.must_be(who, name, "from 1 to " .. n, token) end
-    end
-  end
-  function o.is_end(tokens)
-    return o.ends[tokens[#tokens]] or #strings > 0 and stops(o.tokenizer, strings, tokens) or false
-  end
-  return o
-end
-
 local function check_combination(who, o)
   local beams, results = o.num_beams, o.num_return_sequences
+  if o.constraint and beams > 1 then fail("%s: num_beams cannot be used with constraint", who) end
   if beams > 1 and (o.streamer or o.on_text) then
     fail("%s: num_beams cannot be used with streamer or on_text%s", who,
       not o.given.num_beams and
@@ -184,13 +89,15 @@ local function one_by_one(who, net, ids, mask, o)
   local logits = next_token_logits(who, net, n, l + o.max_new_tokens, mask, o.use_cache)
   local rows, done, callbacks, open = ids:totable(), {}, {}, n
   for i = 1, o.on_text and n or 0 do
-    callbacks[i] = streamer(function(tokens) return text_of(o.tokenizer, tokens) end, function(piece)
+    callbacks[i] = streamer(function(tokens) return generation_options.text_of(o.tokenizer, tokens) end, function(piece)
       if n > 1 then return o.on_text(piece, i) end
       return o.on_text(piece) -- so that it may be io.write
     end)
   end
+  local constraint = o.constraint and load_module("luminary.text.constraint").new(who, o.constraint, o.tokenizer, n)
   for count = 0, o.max_new_tokens - 1 do
     local scores = logits_processors.allowed(logits:after(ids), ids, rows, count, o, mask)
+    if constraint then scores = constraint:restrict(scores, o.ends, done) end
     local chosen = o.do_sample and logits_processors.drawn(scores, o) or scores:argmax(2, {keepdim = true})
     local list, stop = chosen:view(-1):totable(), false
     for i = 1, n do
@@ -199,7 +106,8 @@ local function one_by_one(who, net, ids, mask, o)
       row[#row + 1] = list[i]
       if not done[i] then
         if callbacks[i] and not o.ends[list[i]] then stop = callbacks[i](list[i]) == false or stop end
-        if o.is_end(row) then done[i], open = true, open - 1 end
+        local is_end = o.is_end(row) or constraint and constraint:advance(i, list[i])
+        if is_end then done[i], open = true, open - 1 end
       end
     end
     ids = ops.cat({ids, core.tensor(list, {dtype = "int64", device = device}):view(n, 1)}, 2)
@@ -231,8 +139,10 @@ local generate
 --- lm.models.generate(net, ids [, {max_new_tokens = 20, min_new_tokens = 0, do_sample, temperature = 1, top_k = 0,
 --- top_p = 1, min_p = 0, repetition_penalty = 1, no_repeat_ngram_size = 0, bad_words_ids, num_beams = 1,
 --- num_return_sequences = 1, length_penalty = 1, early_stopping = false, eos_token_id, pad_token_id, attention_mask,
---- stop_strings, tokenizer, use_cache = true, streamer, on_text, generator}]): Generates sequences of token ids with a
---- language model. On a GPU the step of a library's model without hooks is captured after 16 tokens, and replayed.
+--- stop_strings, tokenizer, use_cache = true, streamer, on_text, generator, constraint}]): Generates sequences of token
+--- ids with a language model. constraint restricts the new text: {json = true}, {json_schema = a table or JSON text},
+--- {regex = "…"} or {grammar = "…"} in llama.cpp's GBNF; it requires tokenizer, one of lm.text. On a GPU the step of a
+--- library's model without hooks is captured after 16 tokens, and replayed.
 function generate(net, ids, opts)
   local module = Module.is_module(net)
   local has, method = pcall(function() return net.generate end) -- an error where a module lacks it
@@ -242,7 +152,7 @@ function generate(net, ids, opts)
       .. "function; got %s", options.describe(net))
   end
   local who = own and net.__name .. ":generate" or "generate"
-  local o = read_options(who, net, opts)
+  local o = generation_options.read(who, net, opts)
   check_combination(who, o)
   ids = check_ids(who, net, ids, o)
   local mask = padding_of(who, ids, o)

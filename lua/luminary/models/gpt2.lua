@@ -1,5 +1,6 @@
 --- Defines GPT-2 (Radford et al., "Language Models are Unsupervised Multitask Learners", 2019) with Hugging Face's
 --- names of parameters.
+local block_kinds = require "luminary.block_kinds"
 local core = require "luminary.core"
 local class = require "luminary.base.class"
 local lists = require "luminary.base.lists"
@@ -55,6 +56,11 @@ function Conv1D:extra_repr() return ("nf=%d, nx=%d"):format(self.nf, self.nx) en
 
 function Conv1D:to_int8() return nn.Int8Linear(self.weight:t(), self.bias) end
 
+function Conv1D:to_blocks(kind, blocks)
+  if self.nx % block_kinds[kind].elements ~= 0 then return self end
+  return nn.BlockLinear(blocks or self.weight:t(), kind, self.bias)
+end
+
 -- Attends to values by heads; a module, so that nn.parallel.parallelize makes each rank draw its own dropout.
 local Attend = class.define("GPT2Attend", nn.Module)
 
@@ -84,8 +90,14 @@ function Attention:forward(x, seen, cache)
   local n, l, width = qkv.shape[1], qkv.shape[2], qkv.shape[3] / 3 -- this rank's heads
   local q, k, v = unpack(qkv:view(n, l, 3, width / self.head_dim, self.head_dim):unbind(3))
   q, k, v = q:transpose(2, 3), k:transpose(2, 3), v:transpose(2, 3)
-  if cache then k, v = cache:update(k, v) end
-  return self.resid_dropout(self.c_proj(self.attend(q, k, v, seen):transpose(2, 3):reshape(n, l, width)))
+  local y
+  if cache and cache.attend then
+    y = cache:attend(q, k, v, {scale = self.attend.scale})
+  else
+    if cache then k, v = cache:update(k, v) end
+    y = self.attend(q, k, v, seen)
+  end
+  return self.resid_dropout(self.c_proj(y:transpose(2, 3):reshape(n, l, width)))
 end
 
 local MLP = class.define("GPT2MLP", nn.Module)
@@ -151,7 +163,7 @@ function GPT2:reset_parameters()
   end
 end
 
-function GPT2:embedding() return self.transformer.wte.weight end
+function GPT2:embedding() return self.transformer.wte.weight, self.transformer.wte.kind end
 
 function GPT2:parallel_plan(opts)
   local block = "transformer.h.*."
@@ -167,10 +179,7 @@ function GPT2:parallel_plan(opts)
   })
 end
 
-function GPT2:new_cache(batch_size, max_seq_len)
-  local config = self.config
-  return self:caches(config.n_layer, batch_size, max_seq_len, config.n_head, config.n_embd / config.n_head)
-end
+function GPT2:cache_sizes() return self.config.n_layer, self.config.n_head, self.config.n_embd / self.config.n_head end
 
 -- Returns the hidden states [N, L, n_embd] of ids before the first block. o: what common.forward_options returns.
 local function embed(net, ids, o)
@@ -183,15 +192,16 @@ local function embed(net, ids, o)
   return body.drop(body.wte(ids) + positions)
 end
 
---- net(ids [, {cache, attention_mask, position_ids}]): Returns scores [N, L, vocab_size] of the token after each of ids
---- [N, L] (int64, from 1), which follow the M tokens of a cache. attention_mask [N, M + L]: 1 or true for tokens, 0 or
---- false for padding, to which no token attends. position_ids [N, L]: int64 positions from 1; M + 1 to M + L by
---- default, whatever the mask is. generate passes both.
+--- net(ids [, {cache, attention_mask, position_ids, logits_to_keep}]): Returns scores [N, L, vocab_size] of the token
+--- after each of ids [N, L] (int64, from 1), which follow the M tokens of a cache. attention_mask [N, M + L]: 1 or true
+--- for tokens, 0 or false for padding, to which no token attends. position_ids [N, L]: int64 positions from 1; M + 1 to
+--- M + L by default, whatever the mask is. logits_to_keep: the number of last tokens, or the indices [K] of tokens,
+--- whose scores alone are returned.
 function GPT2:forward(ids, opts)
   local o, body = common.forward_options("GPT2", ids, opts, self.config.n_layer), self.transformer
   local x = embed(self, ids, o)
   for i, block in ipairs(body.h) do x = block(x, o.seen, o.cache and o.cache[i]) end
-  return self:scores(body.ln_f(x))
+  return self:scores(body.ln_f(common.kept("GPT2", x, o)))
 end
 
 --- Returns the parts of net(ids) that nn.parallel.Pipeline divides into stages.

@@ -16,7 +16,8 @@ end
 
 local models = {}
 for file, names in pairs {
-  gpt2 = "gpt2", llama = "llama mistral qwen2 qwen3 gemma phi3", bert = "bert roberta distilbert",
+  gpt2 = "gpt2", llama = "llama mistral qwen2 qwen3 qwen3_moe olmoe smollm3 gemma gemma2 gemma3 phi3",
+  bert = "bert roberta distilbert",
   unet2d = "unet2d", mnist_networks = "mlp lenet",
   vit = "vit deit dinov2 vit_b_16 vit_b_32 vit_l_16 vit_l_32 vit_h_14", inception = "googlenet inception_v3",
   image_networks = [[alexnet convnext_base convnext_large convnext_small convnext_tiny densenet121 densenet161

@@ -97,8 +97,8 @@ end
 --- Fails for a row whose scores are all -inf.
 function logits_processors.none_left(row)
   options.fail(
-    "generate: no token is left for row %d; relax min_new_tokens, no_repeat_ngram_size, repetition_penalty or "
-      .. "bad_words_ids", row)
+    "generate: no token is left for row %d; relax min_new_tokens, no_repeat_ngram_size, repetition_penalty, "
+      .. "bad_words_ids or constraint", row)
 end
 
 -- Returns scores with -inf except the k best of each row.

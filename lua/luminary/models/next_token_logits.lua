@@ -1,5 +1,6 @@
 --- Computes the scores of the next token for generate, with the cache and mask that a net supports.
 local core = require "luminary.core"
+local class = require "luminary.base.class"
 local options = require "luminary.base.options"
 local load_module = require "luminary.base.load_module"
 
@@ -65,7 +66,7 @@ end
 local function replayed_logits(self, ids)
   local cache, l = self.cache, ids.shape[2]
   self.tokens = self.known == l - 1 and self.tokens + 1 or 0
-  if not (ids.is_cuda and cache) or self.tokens < CAPTURED_AFTER or cache.by_length then return end
+  if not (ids.is_cuda and cache) or self.tokens < CAPTURED_AFTER or cache.by_values then return end
   if self.step == nil then
     self.step = not (self.is_reordered or core.graph_is_capturing() or self.net.tensor_ranks)
       and load_module("luminary.prepare").is_of_library(self.net) and token_step(self, ids.shape[1])
@@ -93,7 +94,7 @@ local function compute_logits(self, ids)
   end
   if mask and not self.offers then return row_by_row(self.who, net, ids, of_rows) end
   if not (mask or self.cache) then return last_place(self.who, (net(ids)), rows) end
-  local forward_options = {cache = self.cache, attention_mask = of_rows}
+  local forward_options = {cache = self.cache, attention_mask = of_rows, logits_to_keep = self.keeps}
   if mask then
     forward_options.position_ids = of_rows:long():cumsum(2):clamp_min(1):narrow(2, known + 1, l - known)
   end
@@ -124,5 +125,6 @@ return function(who, net, n, length, mask, use_cache)
   -- Closures are avoided: the compiled code of one keeps what it captures alive.
   return setmetatable({
     who = who, net = net, mask = mask, offers = offers, cache = cache, known = 0, tokens = 0,
+    keeps = offers and class.has(net, "cache_sizes") and 1 or nil,
   }, Logits)
 end

@@ -1,8 +1,9 @@
 --- Runs calls on worker threads with Lua states of their own, for lm.async and lm.serve: an executor has the workers, a
 --- future stands for one call. Tensors pass to workers and back without copies.
 ---
---- Each worker runs its calls in their order and answers in it, so messages need no numbers. With each call it gets one
---- end of a pair of sockets, which it closes after the answer, as its own end would: then the future's end is readable.
+--- Each worker runs its calls in their order and answers in it, so messages need no numbers; those of a worker that
+--- answers in another order (`unordered`), or with parts of results, have the call's. With each call it gets one end of
+--- a pair of sockets, which it closes after the answer, as its own end would: then the future's end is readable.
 local debug = require "debug"
 local os = require "os"
 local core = require "luminary.core"
@@ -31,16 +32,23 @@ local outcome_of, outcome_with_value = failure.outcome, failure.outcome_with_val
 
 -- Sends the outcome of a call, and then closes the sockets that wait for it.
 local function answer(task, outcome)
+  outcome.number = task.number
   local why = outcome_of(send, here.channel, "async: the result", outcome).problem
   if why and outcome.problem then -- the error's value cannot be sent
     why, outcome.problem.value = outcome.problem, nil
   end
-  if why then send(here.channel, "async", {problem = why}) end
+  if why then send(here.channel, "async", {problem = why, number = task.number}) end
   -- The future's end is readable even if a fork's child has a copy of this one. Fails if there is no future any more.
   pcall(core.mp_put, task.handles[1], "", {}, {}, 0)
   for _, handle in ipairs(task.handles) do core.mp_close_handle(handle) end
   if task.path then os.remove(task.path) end
 end
+
+-- Sends a part of a call's result, for the executor's on_part.
+local function answer_part(task, part) send(here.channel, "async: a part", {part = part, number = task.number}) end
+
+-- Returns true once Future:cancel was called for a call that has begun.
+local function is_canceled(task) return core.mp_get(task.handles[1], 0) and true or false end
 
 local IDLE = 0.05 -- seconds without a call until memory is freed, which takes longer than a short call
 
@@ -240,7 +248,8 @@ end
 
 --- Makes an executor that has not started its workers. spec: who (for errors), workers, threads (compute threads of
 --- each), nice (the workers' niceness), max_queue (calls that are open at a time), socket_paths, serve and setup (the
---- workers' function and its argument).
+--- workers' function and its argument), unordered, on_part(future, part) for parts of results, and on_end(future,
+--- outcome), which returns the outcome.
 function Executor:init(spec)
   self.spec, self.paths = spec, 0
   Executor.renew(self)
@@ -284,10 +293,12 @@ local function new_path(self)
 end
 
 local function take(self, worker, outcome)
-  local future = worker.waiting[worker.first]
-  worker.waiting[worker.first], worker.first = nil, worker.first + 1
+  local at = outcome.number or worker.first
+  local future = worker.waiting[at]
+  worker.waiting[at] = nil
+  while worker.first <= worker.last and not worker.waiting[worker.first] do worker.first = worker.first + 1 end
   self:set_open(self.open - 1)
-  resolve(future, outcome)
+  resolve(future, self.spec.on_end and self.spec.on_end(future, outcome) or outcome)
 end
 
 -- Drops a worker that has ended, with an error for each of its open calls. Returns how it ended; nil if it runs.
@@ -317,6 +328,7 @@ function Executor:submit(who, fn, args, n, without_grad)
   local worker = next_worker(self)
   local socket, its = core.mp_pipe()
   local task = {fn = fn, args = args, n = n, without_grad = without_grad or nil, its}
+  task.number = self.spec.unordered and worker.last + 1 or nil
   if self.spec.socket_paths then
     task.path = new_path(self)
     task[2] = core.mp_listen(task.path)
@@ -353,7 +365,11 @@ local function read_answers(self, worker)
       worker.report = outcome
       break
     end
-    take(self, worker, outcome)
+    if outcome.part == nil then
+      take(self, worker, outcome)
+    elseif worker.waiting[outcome.number] then
+      self.spec.on_part(worker.waiting[outcome.number], outcome.part)
+    end
   end
   return worker.first <= worker.last
 end
@@ -443,6 +459,7 @@ end
 
 Executor.Future, Executor.new_future, Executor.resolve, Executor.need_future = Future, new_future, resolve, need_future
 Executor.next_task, Executor.begin, Executor.answer, Executor.finish_work = next_task, begin, answer, finish
+Executor.answer_part, Executor.is_canceled = answer_part, is_canceled
 Executor.serve = serve -- a field, so that its name is found without a scan of all modules
 
 return Executor

@@ -1,5 +1,6 @@
 --- Defines layers that look up rows of a matrix: Embedding, EmbeddingBag.
 local core = require "luminary.core"
+local load_module = require "luminary.base.load_module"
 local options = require "luminary.base.options"
 local signature = require "luminary.base.signature"
 local layer = require "luminary.nn.define_layer"
@@ -85,6 +86,13 @@ end
 function Embedding:forward(index)
   if self.how.norm_type then return functional.embedding(index, self.weight, self.how) end
   return ops.embedding(index, self.weight, self.how)
+end
+
+--- Returns an nn.BlockEmbedding, as nn.Linear.to_blocks; itself if it has options that change rows.
+function Embedding:to_blocks(kind, blocks)
+  local of = load_module "luminary.nn.blocks"
+  if self.how.norm_type or self.padding_idx or not of.divides(self.embedding_dim, kind) then return self end
+  return of.BlockEmbedding(blocks or self.weight, kind, {dtype = self.weight.dtype})
 end
 
 function Embedding:extra_repr() return fields_text(self) end

@@ -1,6 +1,7 @@
 --- Stores weights as int8, a quarter of float32's bytes: products that are bound by reading the weight, as in
 --- generation, are about 2.6 times as fast.
 local core = require "luminary.core"
+local load_module = require "luminary.base.load_module"
 local layer = require "luminary.nn.define_layer"
 local options = require "luminary.base.options"
 local signature = require "luminary.base.signature"
@@ -48,25 +49,28 @@ layer.prints(Int8Linear, "in_features out_features bias")
 
 local hooks = {"hooks", "pre_hooks", "backward_hooks"}
 
--- Returns module:to_int8() after checking it; errors name the path.
-local function replacement(module, path)
+-- Returns module:to_int8() or module:to_blocks(kind) after checking it; errors name the path.
+local function replacement(module, path, method, kind)
   records.check_sized("quantize: " .. path, module)
   if records.of(module).parallel then
     options.fail("quantize: %s: nn.parallel.parallelize has divided it; quantize full modules", path)
   end
-  local ok, new = pcall(module.to_int8, module)
+  local ok, new = pcall(module[method], module, kind)
   if not ok and type(new) == "string" then
     options.fail("quantize: %s: %s", path, options.without_position(new))
   elseif not ok then
     error(new, 0)
   elseif not Module.is_module(new) then
-    options.must_be("quantize: " .. path, module.__name .. ":to_int8()", "a module or self", new)
+    options.must_be("quantize: " .. path, ("%s:%s()"):format(module.__name, method), "a module or self", new)
   end
   return new
 end
 
---- Replaces the linear layers of a net by layers with int8 weights, and returns it.
-int8.quantize = signature.of("quantize(net: module)", function(net)
+--- Replaces the linear layers of a net by layers with int8 weights, or these and embeddings by layers with quantized
+--- blocks of a kind, and returns it.
+int8.quantize = signature.of("quantize(net: module, kind: string?)", function(net, kind)
+  local method = kind and "to_blocks" or "to_int8"
+  if kind then load_module("luminary.nn.blocks").kind_of("quantize", kind) end
   local replaced, changes = {}, {}
   local walk
   local function walk_children(module, path)
@@ -82,8 +86,8 @@ int8.quantize = signature.of("quantize(net: module)", function(net)
     if replaced[module] then return replaced[module] end
     replaced[module] = module
     if not module.keeps_float then walk_children(module, path) end
-    if type(module.to_int8) ~= "function" then return module end
-    local new = replacement(module, path or module.__name)
+    if type(module[method]) ~= "function" then return module end
+    local new = replacement(module, path or module.__name, method, kind)
     replaced[module] = new
     if new == module then walk_children(module, path) end -- children that to_int8 set
     return new
@@ -92,7 +96,7 @@ int8.quantize = signature.of("quantize(net: module)", function(net)
     local new = walk(net)
     for module, others in pairs(changes) do records.replace_children(module, others) end
     for old, other in pairs(replaced) do
-      for _, kind in ipairs(old ~= other and hooks or {}) do records.of(other)[kind] = records.of(old)[kind] end
+      for _, name in ipairs(old ~= other and hooks or {}) do records.of(other)[name] = records.of(old)[name] end
     end
     return new
   end)

@@ -31,6 +31,14 @@ function Linear:forward(x) return ops.linear(x, self.weight, self.bias) end
 --- Returns an nn.Int8Linear with the same weight, rounded, and bias; lm.quantize calls it.
 function Linear:to_int8() return load_module("luminary.nn.int8").Int8Linear(self.weight, self.bias) end
 
+--- Returns an nn.BlockLinear with the same weight, rounded to blocks of a kind, or with these blocks; itself if rows
+--- are not divisible into them. lm.quantize calls it.
+function Linear:to_blocks(kind, blocks)
+  local layers = load_module "luminary.nn.blocks"
+  if not layers.divides(self.in_features, kind) then return self end
+  return layers.BlockLinear(blocks or self.weight, kind, self.bias)
+end
+
 layer.prints(Linear, "in_features out_features bias")
 
 return linear

@@ -142,7 +142,7 @@ local function copy_values(self, entries, dict, skipped, opts)
       local value, t = dict[entry[1]], entry[2]
       if value ~= nil and not skipped[entry[1]] and opts.assign then
         take_over(t, changes.converted(value, dtype, device))
-      elseif value ~= nil and not skipped[entry[1]] then
+      elseif value ~= nil and not skipped[entry[1]] and not rawequal(value, t) then
         t:copy_(value)
       end
     end

@@ -214,5 +214,6 @@ function Batcher:close()
 end
 
 return options.strict("serve", {
-  Batcher = Batcher, nginx = require "luminary.serve.nginx", neovim = require "luminary.serve.neovim",
+  Batcher = Batcher, Engine = require "luminary.serve.engine", nginx = require "luminary.serve.nginx",
+  neovim = require "luminary.serve.neovim",
 })

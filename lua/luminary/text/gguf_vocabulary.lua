@@ -27,8 +27,17 @@ function vocabulary.words(digits)
     .. "| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
 end
 
-local function split(by)
-  return {type = "Split", behavior = "Isolated", invert = false, pattern = {Regex = vocabulary.words(by)}}
+--- Returns the regular expression for words of GPT-4o and others, which end before capitals. contractions: the part
+--- that ends words of letters, or "".
+function vocabulary.cased_words(digits, contractions)
+  local upper, lower = "[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]", "[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]"
+  return "[^\\r\\n\\p{L}\\p{N}]?" .. upper .. "*" .. lower .. "+" .. contractions
+    .. "|[^\\r\\n\\p{L}\\p{N}]?" .. upper .. "+" .. lower .. "*" .. contractions .. "|" .. digits
+    .. "| ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
+end
+
+local function split(words)
+  return {type = "Split", behavior = "Isolated", invert = false, pattern = {Regex = words}}
 end
 
 --- Returns the step for GPT-2's letters for bytes, and its words if by_words is true.
@@ -42,12 +51,16 @@ local cuts = {}
 for names, cut in pairs {
   ["gpt-2 phi-2 olmo mpt jais"] = {byte_level(true)},
   ["starcoder refact smollm codeshell command-r"] = {{type = "Digits", individual_digits = true}, byte_level(true)},
-  ["llama3 llama-v3 llama-bpe falcon3 dbrx smaug-bpe"] = {split "\\p{N}{1,3}", byte_level(false)},
-  ["qwen2 stablelm2"] = {split "\\p{N}", byte_level(false)},
+  ["llama3 llama-v3 llama-bpe falcon3 dbrx smaug-bpe"] = {split(vocabulary.words "\\p{N}{1,3}"), byte_level(false)},
+  ["qwen2 stablelm2"] = {split(vocabulary.words "\\p{N}"), byte_level(false)},
+  ["gpt-4o"] = {
+    split(vocabulary.cased_words("\\p{N}{1,3}", "(?i:'s|'t|'re|'ve|'m|'ll|'d)?")), byte_level(false),
+  },
+  tekken = {split(vocabulary.cased_words("\\p{N}", "")), byte_level(false)},
 } do
   for name in names:gmatch "%S+" do cuts[name] = cut end
 end
-local takes_whole_words = {llama3 = true, ["llama-v3"] = true, ["llama-bpe"] = true, falcon3 = true}
+local takes_whole_words = {llama3 = true, ["llama-v3"] = true, ["llama-bpe"] = true, falcon3 = true, tekken = true}
 
 -- ---- GPT-2's byte pairs, and SentencePiece's
 

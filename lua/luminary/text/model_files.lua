@@ -197,8 +197,9 @@ end
 
 -- ---- tiktoken: lines of a token's bytes in base64 and its rank
 
--- Letters of GPT-2's vocabularies by byte.
+--- Letters of GPT-2's vocabularies by byte.
 local letters = {}
+model_files.letters = letters
 do
   local others = 0
   for byte = 0, 255 do
@@ -210,15 +211,11 @@ do
 end
 
 -- Regular expressions by the number of ranks: OpenAI's encodings (tiktoken_ext/openai_public.py) and LLaMA 3's.
-local contractions = "(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
-local upper, lower = "[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]", "[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]"
 local thousands = vocabulary.words "\\p{N}{1,3}"
 local gpt2 = "'(?:[sdmt]|ll|ve|re)| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+"
 local patterns = {
   [50256] = gpt2, [50280] = gpt2, [100256] = thousands, [128000] = thousands,
-  [199998] = "[^\\r\\n\\p{L}\\p{N}]?" .. upper .. "*" .. lower .. "+" .. contractions
-    .. "|[^\\r\\n\\p{L}\\p{N}]?" .. upper .. "+" .. lower .. "*" .. contractions
-    .. "|\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+",
+  [199998] = vocabulary.cased_words("\\p{N}{1,3}", "(?i:'s|'t|'re|'ve|'m|'ll|'d)?"),
 }
 local ends = {[50256] = 50256, [50280] = 50256, [100256] = 100257, [199998] = 199999} -- <|endoftext|> by ranks
 

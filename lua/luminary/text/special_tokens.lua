@@ -39,6 +39,19 @@ local function token_of(path, name, value)
   return out
 end
 
+-- Returns a file's chat_template, a text or a list of {name, template}, as a text or a table by name.
+local function templates_of(path, value)
+  if not value or type(value) == "string" then return value or nil end
+  local out = {}
+  for _, one in ipairs(type(value) == "table" and value or {false}) do
+    if type(one) ~= "table" or type(one.name) ~= "string" or type(one.template) ~= "string" then
+      options.fail_in_file(path, "chat_template must be a text or a list of {name, template}")
+    end
+    out[one.name] = one.template
+  end
+  return next(out) and out or nil
+end
+
 -- Returns a file's list of tokens, or transformers 4's table of names and tokens, as a list of tables for add_tokens.
 local function tokens_of(path, name, value)
   local list, names = {}, {}
@@ -83,7 +96,7 @@ function special.read(folder)
   end
   out.model_max_length = most
   out.padding_side, out.truncation_side = side(path, config, "padding_side"), side(path, config, "truncation_side")
-  out.chat_template = config.chat_template or nil
+  out.chat_template = templates_of(path, config.chat_template)
   for _, flag in ipairs {"add_bos_token", "add_eos_token"} do
     if type(config[flag]) == "boolean" then out[flag] = config[flag] end
   end
@@ -95,9 +108,14 @@ end
 
 --- Returns the text of a tokenizer_config.json for a tokenizer.
 function special.config(t)
+  local template = t.chat_template
+  if type(template) == "table" then
+    local names = lists.sorted_keys(template)
+    template = lists.map(names, function(name) return {name = name, template = t.chat_template[name]} end)
+  end
   local out = {
     tokenizer_class = "PreTrainedTokenizerFast", model_max_length = t.model_max_length, padding_side = t.padding_side,
-    truncation_side = t.truncation_side, chat_template = t.chat_template,
+    truncation_side = t.truncation_side, chat_template = template,
     extra_special_tokens = t.extra_special_tokens[1] and t.extra_special_tokens or nil,
   }
   for _, role in ipairs(special.roles) do out[role] = t[role] end

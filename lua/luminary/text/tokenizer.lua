@@ -3,6 +3,7 @@ local core = require "luminary.core"
 local json_encode = require "luminary.base.json_encode"
 local class = require "luminary.base.class"
 local lists = require "luminary.base.lists"
+local load_module = require "luminary.base.load_module"
 local options = require "luminary.base.options"
 local signature = require "luminary.base.signature"
 local files = require "luminary.text.vocabulary_files"
@@ -25,7 +26,7 @@ end
 --- bos_token, unk_token, cls_token, sep_token and mask_token are strings or nil, and may be set; pad_token_id and so
 --- on are their ids. extra_special_tokens, all_special_tokens, all_special_ids and special_tokens_map list them.
 --- model_max_length is 1e30 where no file sets it; truncation without max_length uses it. padding_side and
---- truncation_side are "left" or "right". chat_template is a string or nil.
+--- truncation_side are "left" or "right". chat_template is a text, a table of texts by name, or nil.
 local Tokenizer = class.guard(class.new("Tokenizer", nil, function(of, ...)
   local object = new(of)
   object:init(class.arguments(of, ...))
@@ -57,8 +58,6 @@ Tokenizer.__missing = {
   decode_batch = "batch_decode is that",
   enable_truncation = shortens, truncate = shortens, truncate_sequences = shortens,
   no_truncation = "tokenizer(text, {truncation = false}) does not shorten",
-  apply_chat_template = "templates are programs of Jinja's, which nothing here runs: tokenizer.chat_template is its "
-    .. "text; write the turns as it does and encode them with {add_special_tokens = false}",
   convert_tokens_to_string = "decode(convert_tokens_to_ids(tokens)) is that",
   build_inputs_with_special_tokens = "encode(text, pair) puts them there",
   prepare_for_model = "encode(text, pair) does it",
@@ -354,6 +353,25 @@ function Tokenizer:convert_ids_to_tokens(ids)
   return lists.map(as_ids("Tokenizer:convert_ids_to_tokens", ids):totable(), function(id)
     return self:id_to_token(id) or ""
   end)
+end
+
+--- tokenizer:apply_chat_template(messages [, {tools, documents, add_generation_prompt = false, tokenize = true,
+--- chat_template, …}]): Returns the tokens of a conversation in the form that the model was trained with, as
+--- tokenizer(text) returns them; the text with {tokenize = false}. messages: a list of {role = "user", content =
+--- "…"}. tools: a list of JSON schemas of functions. add_generation_prompt: begins the model's answer. chat_template:
+--- a template of Jinja, or the name of one, by default tokenizer.chat_template. Others are variables of the template,
+--- such as {enable_thinking = false}.
+---
+--- messages, tools and documents may be JSON texts, whose keys keep their order. The keys of Lua's tables are written
+--- in the order role, content, tool_calls, id, type, function, name, description, parameters, arguments, title, text,
+--- properties, required, return, then others by name; a table without entries is {}.
+---
+---   local messages = {{role = "user", content = "Hello"}}
+---   local batch = tokenizer:apply_chat_template(messages,
+---     {add_generation_prompt = true})
+---   print(tokenizer:decode(net:generate(batch.input_ids)))
+function Tokenizer:apply_chat_template(messages, opts)
+  return load_module "luminary.text.chat_template".apply(self, messages, opts)
 end
 
 local token_options = [[({content: string, single_word = false, lstrip = false, rstrip = false, normalized: boolean,

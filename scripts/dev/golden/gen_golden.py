@@ -87,6 +87,13 @@ def int8_pack(weight, groups):
     return torch.cat([weight.flatten(1).t().reshape(-1), sums])
 
 
+def expand_q8_0(x):
+    """Expands GGUF's Q8_0: blocks of a half and 32 signed bytes."""
+    blocks = x.reshape(-1, 34)
+    values = blocks[:, :2].contiguous().view(torch.float16).float() * blocks[:, 2:].contiguous().view(torch.int8)
+    return values.reshape(*x.shape[:-1], x.shape[-1] // 34 * 32)
+
+
 def int8_saturated(x, zero):
     info = torch.iinfo(zero.dtype)
     x = torch.nan_to_num(torch.round(x.float()), nan=float("-inf"))
@@ -204,6 +211,16 @@ def attention_backward(grad, query, key, value, out, log_sum, dropout_p, draw):
         left, slopes = (dropout_by_draw(t, dropout_p, draw) for t in (weights, slopes))
     slopes = weights * (slopes - (grad * out).sum(-1, keepdim=True)) / 2
     return slopes @ key, slopes.mT @ query, left.mT @ grad
+
+
+def paged_attention(query, keys, values, pages, sequence, position, page_size, scale, window):
+    rows = []
+    for q, s, last in zip(query, sequence.tolist(), position.tolist()):
+        seen = torch.arange(max(0, last + 1 - window) if window > 0 else 0, last + 1)
+        slots = pages[s][seen // page_size] * page_size + seen % page_size
+        k, v = keys[slots].transpose(0, 1)[None], values[slots].transpose(0, 1)[None]
+        rows.append(F.scaled_dot_product_attention(q[None, :, None], k, v, scale=scale, enable_gqa=True)[0, :, 0])
+    return torch.stack(rows) if rows else query.new_zeros([0, query.shape[1], values.shape[2]])
 
 
 def base_zero(name, value):

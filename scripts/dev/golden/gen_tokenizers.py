@@ -2,6 +2,7 @@
 """Tokenizers and what `tokenizers` 0.23 makes of strings of many scripts.
 
   gen_tokenizers.py                 writes spec/golden/tokenizers.json: each tokenizer's file, a few strings and results
+  gen_tokenizers.py --characters    all characters of Unicode by each tokenizer, as --compare
   gen_tokenizers.py --compare N     N strings by each tokenizer, here and by Luminary (`. build/env` first), line by line
   gen_tokenizers.py --speed         megabytes a second of each, on one core, and ours beside it
 
@@ -53,6 +54,14 @@ def strings(seed, count):
         yield cases.text(rng), cases.text(rng) if i % 8 == 7 else None
 
 
+def characters():
+    """Texts of all characters of the planes that Unicode assigns, but private ones: in a row, and within words."""
+    last = [c for plane in (range(1, 0xd800), range(0xf900, 0x3fffe), range(0xe0000, 0xe0200)) for c in plane]
+    for i in range(0, len(last), 12):
+        row = [chr(c) for c in last[i:i + 12]]
+        yield "".join(row) + " a" + "b 1".join(row), None
+
+
 def write_golden():
     out = {}
     for name, t in cases.make(330).items():
@@ -79,7 +88,7 @@ def chosen(made):
 
 def compare(folder, count):
     made, wrong = chosen(cases.make()), 0
-    tests = list(strings(5, count))
+    tests = list(characters() if options.characters else strings(5, count))
     write_strings(os.path.join(folder, "strings"), tests)
     for name, t in made.items():
         path = os.path.join(folder, name + ".json")
@@ -94,7 +103,7 @@ def compare(folder, count):
                     print("%s: %r %r\n  there: %r\n  here:  %r" % (name, a, b, want, got))
         peer.wait()
         wrong += differ
-        print("%-14s %d of %d differ" % (name, differ, count), flush=True)
+        print("%-14s %d of %d differ" % (name, differ, len(tests)), flush=True)
     return wrong
 
 
@@ -123,11 +132,12 @@ def speed(folder):
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--compare", type=int, default=0)
+parser.add_argument("--characters", action="store_true", help="compare all characters of Unicode")
 parser.add_argument("--speed", action="store_true")
 parser.add_argument("--only", nargs="*", help="names of tokenizers, for --compare and --speed")
 options = parser.parse_args()
 with tempfile.TemporaryDirectory() as folder:
-    if options.compare:
+    if options.compare or options.characters:
         sys.exit(compare(folder, options.compare) > 0)
     elif options.speed:
         speed(folder)

@@ -1,5 +1,6 @@
 -- nn.MixtureOfExperts: tokens routed to experts, on one process and over ranks.
 local several = require "spec.support.several"
+local says = require "spec.support.says"
 local temp = require "spec.support.temp"
 local lm = require "luminary"
 local nn, F = lm.nn, lm.nn.functional
@@ -63,6 +64,33 @@ describe("nn.MixtureOfExperts", function()
         lm.randn(6, 3):requires_grad_(), m.gate.weight, m.experts.w1, m.experts.w2,
       }))
     end
+  end)
+
+  it("takes modules as experts, which lm.quantize rounds, but not the gate", function()
+    local m, x, asked = nn.MixtureOfExperts(6, 7, 5, { top_k = 3 }), lm.randn(11, 6), {}
+    local other = nn.MixtureOfExperts(6, 7, 5, { top_k = 3, expert = function(i)
+      asked[i] = nn.Sequential(nn.Linear(6, 7, { bias = false }), nn.SiLU(), nn.Linear(7, 6, { bias = false }))
+      return asked[i]
+    end })
+    local gated = nn.MixtureOfExperts(6, 7, 5, { top_k = 3, gated = false })
+    for i, name in ipairs { "w1", "w2" } do
+      local list = {}
+      for e = 1, 5 do list[e] = asked[e][2 * i - 1].weight end
+      gated.experts:load_state_dict({ [name] = lm.stack(list, 1) }, { strict = false })
+    end
+    gated.gate:load_state_dict(other.gate:state_dict())
+    assert.is_true((other(x) - gated(x)):abs():max():item() < 1e-14)
+    assert.same({ 0, 6 }, other(lm.zeros(0, 6)).shape)
+    other(x):sum():backward()
+    gated(x):sum():backward()
+    assert.is_true((asked[2][1].weight.grad - gated.experts.w1.grad[2]):abs():max():item() < 1e-13)
+    assert.is_true((other.gate.weight.grad - gated.gate.weight.grad):abs():max():item() < 1e-13)
+    assert.same(m.gate.weight.shape, other.gate.weight.shape)
+    lm.quantize(other)
+    assert.equal("Int8Linear", other.experts[1][1].__name)
+    assert.equal("float64", other.gate.weight.dtype)
+    says("MixtureOfExperts: expert and capacity_factor are mutually exclusive",
+      nn.MixtureOfExperts, 6, 7, 5, { expert = function() end, capacity_factor = 1 })
   end)
 
   it("computes Switch's balance loss and the router's z-loss", function()

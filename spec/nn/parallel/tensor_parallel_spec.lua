@@ -162,8 +162,10 @@ describe("nn.parallel.parallelize", function()
         llama = function() return llama("llama", {attention_bias = true, mlp_bias = true}) end,
         gpt2_padded = function() return gpt2 {vocab_size = 29, pad_vocab_to = 8} end,
       }
-      for _, name in ipairs {"qwen3", "phi3", "gemma"} do makers[name] = function() return llama(name) end end
-      for _, name in ipairs {"gemma", "gpt2_padded", "llama", "phi3", "qwen3", "untied"} do
+      for _, name in ipairs {"qwen3", "phi3", "gemma", "gemma2", "gemma3"} do
+        makers[name] = function() return llama(name) end
+      end
+      for _, name in ipairs {"gemma", "gemma2", "gemma3", "gpt2_padded", "llama", "phi3", "qwen3", "untied"} do
         for _, sequence in ipairs {false, true} do
           local alone, net = makers[name](), makers[name]()
           parallelize(net, mesh, net:parallel_plan {sequence = sequence})

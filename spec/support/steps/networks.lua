@@ -36,7 +36,7 @@ local llama = {
   vocab_size = 20, hidden_size = 16, intermediate_size = 24, num_hidden_layers = 2, num_attention_heads = 4,
   num_key_value_heads = 2, max_position_embeddings = 16,
 }
-for name in ("llama mistral qwen2 qwen3 gemma phi3"):gmatch "%S+" do network(name, llama, ids) end
+for name in ("llama mistral qwen2 qwen3 smollm3 gemma gemma2 gemma3 phi3"):gmatch "%S+" do network(name, llama, ids) end
 local bert = {
   vocab_size = 20, hidden_size = 16, num_hidden_layers = 2, num_attention_heads = 2, intermediate_size = 24,
   max_position_embeddings = 16, num_labels = 3, head = "sequence_classification",

@@ -51,8 +51,12 @@ lm_status lm_cpu_rescale(int n, lm_tensor *const *from, lm_tensor *const *to, do
   X(fft_c2c) X(fft_r2c) X(fft_r2c_2d) X(fft_c2r) X(stft_lines) X(overlap_add) X(fft_multiply)                                                        \
   /* attention.c */                                                                                                  \
   X(attention) X(attention_backward)                                                                                  \
+  /* paged_attention.c */                                                                                             \
+  X(paged_attention)                                                                                                  \
   /* int8_conv.c */                                                                                                   \
   X(int8_pack) X(int8_conv) X(int8_quantize) X(int8_dequantize) X(int8_add)                                           \
+  /* blocks.c, block_quantize.c */                                                                                   \
+  X(block_linear) X(block_linear_input) X(block_rows) X(expand_blocks) X(quantize_blocks)                             \
   /* int8_linear.c */                                                                                                \
   X(int8_linear)                                                                                                      \
   /* recurrent.c */                                                                                                  \

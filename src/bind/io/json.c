@@ -1,7 +1,8 @@
 /* Decodes JSON: json_decode(text [, null [, each]])   the value of a JSON text. A key that appears twice is an error,
- *         and so is null unless a value is passed for it. With `each` the members of the outermost object are not kept:
- *         each(key, value, n) is called for each, where n is the value's number of members if it is an object
- * is_utf8_text(s)   true if a string is UTF-8 without a NUL byte
+ *         and so is null unless a value is passed for it. With a function `each` the members of the outermost object
+ * are not kept: each(key, value, n) is called for each, where n is the value's number of members if it is an object. A
+ * table `each` gets, by object, the list of its keys in the text's order is_utf8_text(s)   true if a string is UTF-8
+ * without a NUL byte
  *
  * All memory is Lua's or a userdata's, so that any function may raise. Strings keep their NUL bytes, as \u0000.
  *
@@ -152,9 +153,16 @@ static void push_list(decoder *d) {
 
 static void push_object(decoder *d) {
   lua_State *L = d->L;
-  bool more = peek_json(d) != '}', keep = d->depth > 1 || lua_isnil(L, 3);
+  bool more = peek_json(d) != '}', keep = d->depth > 1 || !lua_isfunction(L, 3), ordered = lua_istable(L, 3);
   int members = 0;
   lua_createtable(L, 0, more && keep ? 4 : 0);
+  if (ordered) {
+    lua_pushvalue(L, -1);
+    lua_newtable(L); /* the keys, kept by the table at 3 */
+    lua_pushvalue(L, -1);
+    lua_insert(L, -4);
+    lua_rawset(L, 3);
+  }
   for (; more; more = take_char(d, ','), members++) {
     if (!keep) lua_pushvalue(L, 3);
     if (peek_json(d) != '"') malformed(d, d->at, "expected a key in quotes");
@@ -169,6 +177,10 @@ static void push_object(decoder *d) {
       }
       lua_pop(L, 1);
     }
+    if (ordered) {
+      lua_pushvalue(L, -1);
+      lua_rawseti(L, -4, members + 1);
+    }
     d->members = 0;
     push_value(d);
     if (keep) {
@@ -179,6 +191,7 @@ static void push_object(decoder *d) {
     }
   }
   expect(d, '}');
+  if (ordered) lua_remove(L, -2);
   d->members = members;
 }
 

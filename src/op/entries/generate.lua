@@ -2,6 +2,7 @@
 ---
 ---   luajit src/op/entries/generate.lua SOURCE OUT     SOURCE: this checkout; OUT: the folder for the output
 ---
+--- block_kinds.h         the kinds of lua/luminary/block_kinds.lua, for kernels/blocks.h
 --- op_choices.h          choices of arguments
 --- op_ids.h              ids of ops and of elementwise kernels
 --- op_args_<family>.h    argument structs and run functions of each file in families/
@@ -20,7 +21,7 @@ for _, folder in ipairs {"/lua", "/src/codegen", "/src/op/entries"} do
   package.path = source .. folder .. "/?.lua;" .. package.path
 end
 local text, formula = require "text", require "formula"
-local list = require "ops"
+local list, blocks = require "ops", require "luminary.block_kinds"
 local fail, line = text.of_entries(source, "op")
 local map, fill = text.map, text.fill
 
@@ -223,6 +224,23 @@ local function choices()
     local quoted = table.concat(map(choice, function(one) return '"' .. one .. '"' end), ", ")
     body[#body + 1] = ("LM_API extern const char *const lm_names_%s[]; /* %s, NULL */"):format(name, quoted)
   end
+  return table.concat(body, "\n") .. "\n"
+end
+
+local function block_kinds()
+  local function numbers(row) return "{" .. table.concat(row, ", ") .. "}" end
+  local body = {"/* Written by src/op/entries/generate.lua from lua/luminary/block_kinds.lua. For C and CUDA. */\n"
+    .. "#pragma once\n"}
+  local function add(format, ...) body[#body + 1] = format:format(...) end
+  for _, kind in ipairs(blocks) do
+    local table_name = kind.table and "lm_block_table_" .. kind.name or "NULL"
+    if kind.table then add("static const uint8_t %s[16] = %s;", table_name, numbers(kind.table)) end
+    add("static const lm_block_kind lm_block_%s = {\"%s\", %d, %d, %d, %d, %d, LM_BLOCK_%s, %s, %s, %s};", kind.name,
+      kind.name, kind.bytes, kind.elements, kind.group, kind.zero, kind.flip, kind.scales:upper(), numbers(kind.low),
+      numbers(kind.high), table_name)
+  end
+  local names = map(blocks, function(kind) return ("X(%s)"):format(kind.name) end)
+  add("#define LM_BLOCK_KINDS(X) %s", table.concat(names, " "))
   return table.concat(body, "\n") .. "\n"
 end
 
@@ -488,6 +506,7 @@ local function write_file(file, body) text.put(out, file, body) end
 
 local args = by_file()
 for name, entries in pairs(args) do write_file(("op_args_%s.h"):format(name), structs(entries)) end
+write_file("block_kinds.h", block_kinds())
 write_file("op_choices.h", choices())
 write_file("op_ids.h", ids())
 write_file("op_entries.h", context.made .. "\n#pragma once\n\n" .. table.concat(map(sorted_keys(args), function(name)

@@ -117,6 +117,8 @@
 --- Shapes in help: N batch, C channels, H, W.
 local entries = require "luminary.base.entry_reader"
 
+local blocks = require "luminary.block_kinds"
+
 local list, op = entries.of("op", {
   kind = "string?", kernel = "string?", results = "number|table?",
   hidden = "number?", operands = "table?", zeros = "string?", host = "boolean?", compute = "string?",
@@ -185,13 +187,16 @@ list.choices = {
   triangle = {"L", "U"},
   qr_mode = {"reduced", "complete", "r", enum = {"LM_QR_REDUCED", "LM_QR_COMPLETE", "LM_QR_R"}},
   lstsq_driver = {"gelsy", "gels", "gelsd", "gelss", enum = {"LM_GELSY", "LM_GELS", "LM_GELSD", "LM_GELSS"}},
+  block_kind = {}, -- kinds of lua/luminary/block_kinds.lua, in its order
   fft_norm = {"backward", "ortho", "forward", enum = {"LM_FFT_BACKWARD", "LM_FFT_ORTHO", "LM_FFT_FORWARD"}},
 }
+
+for i, kind in ipairs(blocks) do list.choices.block_kind[i] = kind.name end
 
 --- The ops, a file for each family.
 local here = debug.getinfo(1, "S").source:match "^@(.*)/"
 for _, name in ipairs {
-  "elementwise", "reductions", "ordering", "products", "indexing", "scattering", "convolution", "resampling",
+  "elementwise", "reductions", "ordering", "products", "indexing", "scattering", "blocks", "convolution", "resampling",
   "normalization", "attention", "recurrent", "losses", "views", "flip_roll_pad", "creation", "linalg", "fourier",
   "random",
 } do

@@ -10,6 +10,7 @@ local alike = require "luminary.distributed.same_on_all_ranks"
 local layer = require "luminary.nn.define_layer"
 local init = require "luminary.nn.initializers"
 local Linear = require("luminary.nn.linear").Linear
+local ModuleList = require("luminary.nn.containers").ModuleList
 local meta = require "luminary.nn.meta"
 local collective = require "luminary.nn.parallel.collective_functions"
 local placement = require "luminary.nn.parallel.placement"
@@ -53,11 +54,16 @@ function Experts:forward(x)
   return ops.bmm(h, self.w2:transpose(2, 3))
 end
 
+-- Scores experts. Its weight stays floating point in lm.quantize: rounded, it would choose other experts.
+local Router = layer.define("Router", Linear)
+Router.to_int8 = false
+
 local MixtureOfExperts = layer.define(who)
 
 MixtureOfExperts.init = signature.of([[MixtureOfExperts(dim: count, hidden_dim: count, num_experts: count,
   {top_k: count = 2, capacity_factor: positive, norm_topk_prob: boolean, gated = true,
-  activation = "silu" | "gelu" | "relu", mesh, device, dtype: string})]], function(self, dim, hidden_dim, count, o)
+  activation = "silu" | "gelu" | "relu", expert: function, mesh, device,
+  dtype: string})]], function(self, dim, hidden_dim, count, o)
   if o.top_k > count then options.must_be(who, "top_k", ("at most num_experts, %d"):format(count), o.top_k) end
   if o.mesh ~= nil then
     device_mesh.check(who, o.mesh)
@@ -66,8 +72,13 @@ MixtureOfExperts.init = signature.of([[MixtureOfExperts(dim: count, hidden_dim: 
   self.dim, self.hidden_dim, self.num_experts, self.top_k = dim, hidden_dim, count, o.top_k
   self.capacity_factor, self.norm_topk_prob, self.mesh = o.capacity_factor, o.norm_topk_prob, o.mesh
   if o.norm_topk_prob == nil then self.norm_topk_prob = o.top_k > 1 end
-  self.gate = Linear(dim, count, {bias = false, device = o.device, dtype = o.dtype})
-  self.experts = Experts(dim, hidden_dim, count, o)
+  self.gate = Router(dim, count, {bias = false, device = o.device, dtype = o.dtype})
+  for _, name in ipairs(o.expert and {"mesh", "capacity_factor"} or {}) do
+    if o[name] ~= nil then options.exclusive(who, "expert", name) end
+  end
+  local list = {}
+  for i = 1, o.expert and count or 0 do list[i] = o.expert(i) end
+  self.experts = o.expert and ModuleList(list) or Experts(dim, hidden_dim, count, o)
 end)
 
 layer.prints(MixtureOfExperts, "dim hidden_dim num_experts top_k capacity_factor")
@@ -123,6 +134,16 @@ local function run_all(self, rows, all)
   local x = ops.zeros({count * slots, self.dim}, {dtype = rows.dtype, device = rows.device}):index_add(1, slot, rows)
   local y = self.experts(x:view(count, slots, self.dim)):flatten(1, 2):index_select(1, slot)
   return n > 1 and collective.all_to_all(y, self.mesh, received, sent) or y
+end
+
+-- Runs experts that are modules, a list, on rows that are sorted by expert; counts: a list of numbers of rows.
+local function run_each(experts, rows, counts)
+  local results, first = {}, 1
+  for i, count in ipairs(counts) do
+    if count > 0 then results[#results + 1] = experts[i](rows:narrow(1, first, count)) end
+    first = first + count
+  end
+  return results[1] and ops.cat(results, 1) or rows
 end
 
 -- Runs the experts on the rows that have one of the `slots` slots of this rank for an expert, which is their number
@@ -183,7 +204,9 @@ function MixtureOfExperts:forward(x)
   end
   weigh(rows, 1 / share)
   local y
-  if list then
+  if self.experts:is(ModuleList) then
+    y = run_each(self.experts, rows, list[1])
+  elseif list then
     y = run_all(self, rows, list)
   else
     local most = math.max(1, unpack(sizes)) -- a token chooses an expert once

@@ -241,7 +241,8 @@ static bool is_better_transposed(const lm_cpu_gemm_job *g) {
 }
 
 static panels_job panels_job_of(const lm_cpu_gemm_job *g) {
-  enum { MAX_COLUMNS = 128, MAX_COLUMNS_ALIASED = 768, WAY = 2048, PAGE = 4096, UNPACKED = 256, UNPACKED_ALIASED = 63 };
+  enum { MAX_COLUMNS = 128, MAX_COLUMNS_ALIASED = 768, WAY = 2048, LINE = 64, PAGE = 4096 };
+  enum { UNPACKED = 256, UNPACKED_ALIASED = 63, MOST_UNPACKED = 1024 };
   panels_job j = {.g = *g,
                   .loops = g->dtype == LM_BF16 ? LM_ISA_PICK(lm_panel_loops_BF16) : lm_panel_loops_of(g->dtype),
                   .bytes = (int64_t)lm_dtype_size(g->dtype)};
@@ -254,9 +255,11 @@ static panels_job panels_job_of(const lm_cpu_gemm_job *g) {
     s->b = transpose_of(g->a);
   }
   j.terms = s->k > 0 ? round_terms(&j, lm_ceil_div(s->k, lm_ceil_div(s->k * j.bytes, BLOCK_BYTES))) : 0;
-  /* Rows of B whose distance is a multiple of a page map to the same sets of the L1 cache. */
-  const int64_t unpacked_rows = s->b.ld * j.bytes % PAGE == 0 ? UNPACKED_ALIASED : UNPACKED;
-  j.packs = j.keeps || s->b.transposed || in_pairs(&j) || (s->m > unpacked_rows && s->n * s->k * j.bytes > CACHED);
+  /* Rows of B whose distance is a multiple of a page map to the same sets of the L1 cache; vectors of rows that do not
+   * begin with a cache line are in two lines. */
+  const int64_t row = s->b.ld * j.bytes, unpacked_rows = row % PAGE == 0 ? UNPACKED_ALIASED : UNPACKED;
+  j.packs = j.keeps || s->b.transposed || in_pairs(&j) || s->m > (row % LINE == 0 ? MOST_UNPACKED : UNPACKED_ALIASED) ||
+            (s->m > unpacked_rows && s->n * s->k * j.bytes > CACHED);
   /* Rows of A whose distance is a power of two map to the same sets of the caches, which costs more than a copy once
    * many panels read them; those of a transposed A are on many pages; and pairs must be whole. */
   bool halves = in_pairs(&j) && (s->a.ld % 2 != 0 || s->k % 2 != 0 || (uintptr_t)s->a.data % 4 != 0);
@@ -490,7 +493,7 @@ static lm_status multiply_by_panels(const lm_cpu_gemm_job *g, double work_ns) {
 }
 
 /* Sums very many terms of a small C in parts that are the same for any number of threads, and adds those in order. */
-enum { DEEP = 4096, DEEP_PART = 1024, MAX_DEEP_PARTS = 16, MAX_DEEP_SUMS = 128 * 128 };
+enum { DEEP = 4096, DEEP_PART = 1024, MAX_DEEP_PARTS = 16, MAX_DEEP_SUMS = 256 * 256 };
 
 static bool is_deep(const lm_cpu_gemm_job *g) {
   return (g->dtype == LM_F32 || g->dtype == LM_F64) && g->m * g->n <= MAX_DEEP_SUMS && g->k >= DEEP;
@@ -521,24 +524,28 @@ static void multiply_deep_parts(void *ctx, int64_t first, int64_t last) {
   }
 }
 
+static void sum_deep_parts(void *ctx, int64_t first, int64_t last) {
+  const deep_job *j = ctx;
+  const lm_cpu_gemm_job *g = j->g;
+  const int64_t bytes = (int64_t)lm_dtype_size(g->dtype);
+  for (int64_t part = 0; part < j->parts; part++) {
+    lm_panel_loops_of(g->dtype)->put(&(lm_panel_sums){.m = last - first,
+                                                      .n = g->n,
+                                                      .sums = j->sums + (part * g->m + first) * g->n * bytes,
+                                                      .sums_row = g->n,
+                                                      .c = (char *)g->c + first * g->ldc * bytes,
+                                                      .c_row = g->ldc,
+                                                      .beta = part > 0 ? 1 : g->beta,
+                                                      .bias = part > 0 ? NULL : g->bias});
+  }
+}
+
 static lm_status multiply_deep(const lm_cpu_gemm_job *g, double work_ns) {
   deep_job j = {.g = g, .parts = lm_min(MAX_DEEP_PARTS, g->k / DEEP_PART)};
-  const struct lm_panel_loops *loops = lm_panel_loops_of(g->dtype);
-  const int64_t part_bytes = g->m * g->n * (int64_t)lm_dtype_size(g->dtype);
-  LM_WORKSPACE(char, sums, j.parts *part_bytes);
+  LM_WORKSPACE(char, sums, j.parts * g->m * g->n * (int64_t)lm_dtype_size(g->dtype));
   j.sums = sums;
   NEED(lm_parallel(j.parts, g->alone ? 0 : work_ns, 0, multiply_deep_parts, &j));
-  for (int64_t part = 0; part < j.parts; part++) {
-    loops->put(&(lm_panel_sums){.m = g->m,
-                                .n = g->n,
-                                .sums = sums + part * part_bytes,
-                                .sums_row = g->n,
-                                .c = g->c,
-                                .c_row = g->ldc,
-                                .beta = part > 0 ? 1 : g->beta,
-                                .bias = part > 0 ? NULL : g->bias});
-  }
-  return LM_OK;
+  return lm_parallel(g->m, g->alone ? 0 : (double)(j.parts * g->m * g->n) * 0.3, 0, sum_deep_parts, &j);
 }
 
 /* ---- parts */

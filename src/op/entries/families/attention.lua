@@ -183,3 +183,35 @@ op "dropout_by_draw(x, p: number, draw, fused = false)" {
   grad = {x = "dropout_by_draw(g, p, draw)"}, internal = true,
   help = "dropout by reserved random numbers (attention_draw): the same elements at every call",
 }
+-- Tokens of several sequences at once, each of which has its keys and values in pages of a common memory.
+op("paged_attention(query, keys, values, pages, sequence, position, page_size: int, "
+  .. "{scale: number?, window: int = 0})") {
+  operands = {
+    "query: [T, H, E] float in float32", "keys: [S, G, E] float", "values: [S, G, V] of keys", "pages: [R, P] index",
+    "sequence: [T] index", "position: [T] index", "heads(H, G)", "scale(&scale, E)", "page_size: at least 1",
+    "window: at least 0",
+  },
+  results = {"y: [T, H, V] of query in float32"}, host = true,
+  forms = { -- float64 has no kernel of its own
+    {
+      when = "is_float(query) && is_float(keys) && (epsilon_of(query) < 1e-10 || epsilon_of(keys) < 1e-10)",
+      "tokens = size_of(query)[1]",
+      "offsets = in_dtype_of(cumsum(zeros_of(query, [page_size]) + 1, 0), pages)",
+      "slots = unsqueeze((index_select(pages, 0, sequence) - 1) * page_size, -1) + offsets",
+      "all = size_of(pages)[2] * page_size",
+      "key = transpose(reshape(index_select(keys, 0, reshape(slots, [-1])), "
+        .. "[tokens, all, size_of(keys)[2], size_of(keys)[3]]), 1, 2)",
+      "value = transpose(reshape(index_select(values, 0, reshape(slots, [-1])), "
+        .. "[tokens, all, size_of(values)[2], size_of(values)[3]]), 1, 2)",
+      "place = cumsum(zeros_of(query, [all]) + 1, 0)",
+      "last = unsqueeze(position, -1)",
+      "seen = logical_and(place <= last, window > 0 ? place > last - window : place > 0)",
+      "y = scaled_dot_product_attention(unsqueeze(query, 2), in_dtype_of(key, query), in_dtype_of(value, query), "
+        .. "unsqueeze(unsqueeze(seen, 1), 1), 0, false, scale, true)",
+      "squeeze(y, [2])",
+    },
+  },
+  grad = "none", autocast = "lower", values = "fail",
+  help = "Computes attention of tokens [T, H, E] of several sequences to the keys and values of their positions so "
+    .. "far, which lie in pages of page_size positions.",
+}

@@ -1,0 +1,179 @@
+--- lm.chat: Holds a conversation with a language model, with its own chat template.
+---   local chat = lm.chat "model.gguf" -- or a folder of Hugging Face's
+---   print(chat:say "Hello")
+---   chat:say("Tell me more.", {on_text = io.write}) -- writes it as it is generated
+local core = require "luminary.core"
+local class = require "luminary.base.class"
+local generate = require "luminary.models.generate"
+local lists = require "luminary.base.lists"
+local models = require "luminary.models"
+local Module = require "luminary.nn.module"
+local options = require "luminary.base.options"
+local Source = require "luminary.file_formats.source"
+local text = require "luminary.text"
+
+local fail = options.fail
+
+--- lm.chat(source [, {tokenizer, system, tools, template, dtype = "auto", device, …}]): Constructs a conversation.
+--- source: the path of a model's folder or GGUF file, or a net with tokenizer. Options: system, the first message;
+--- tools, a list of JSON schemas of functions; template, a table of the template's variables; dtype and device of a
+--- loaded model; those of generate, with max_new_tokens = 512. chat.messages is the conversation, a list of {role,
+--- content}; scripts may change it.
+local Chat = class.root("Chat")
+
+local MOST_NEW = 512 -- most tokens of an answer by default, at most half of the model's positions
+
+local own = lists.set {"system", "tools", "template", "tokenizer", "dtype", "device"} -- others are generate's
+
+-- Texts that end a turn in published templates. Those in a template end its model's answers.
+local turn_ends = {
+  "<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<|end|>", "<end_of_turn>", "<|endoftext|>", "<|end_of_text|>", "</s>",
+  "<|END_OF_TURN_TOKEN|>", "<|end_of_turn|>", "[|endofturn|]", "<｜end▁of▁sentence｜>", "<|return|>", "<|call|>",
+}
+
+-- Returns the model of a folder or GGUF file.
+local function load_net(path, o)
+  local kind
+  if core.file_kind(path) == "a folder" then
+    local ok, config = pcall(core.json_decode, Source.whole_text(path .. "/config.json"), false)
+    if not ok then fail("chat: '%s/config.json' is not JSON", path) end
+    kind = config.model_type
+  elseif not core.file_kind(path) then
+    fail("chat: cannot open '%s': No such file or directory; nothing is downloaded", path)
+  else
+    kind = require("luminary.file_formats.gguf").metadata(path)["general.architecture"]
+  end
+  local has, make = pcall(function() return models[kind] end)
+  if type(kind) ~= "string" or not has then
+    fail("chat: '%s' has a model of the unknown kind '%s'", path, tostring(kind))
+  end
+  local net = make {weights = path, dtype = o.dtype or "auto", device = o.device}
+  net:eval()
+  return net
+end
+
+function Chat:init(source, o)
+  o = o == nil and {} or options.arg("chat", "options", o, "table")
+  local is_path = type(source) == "string"
+  if not is_path and not Module.is_module(source) then
+    options.must_be("chat", "source", "a path of a model's folder or GGUF file, or a net", source)
+  end
+  self.net = is_path and load_net(source, o) or source
+  self.tokenizer = o.tokenizer or is_path and text.Tokenizer(source) or fail "chat: a net requires {tokenizer = …}"
+  if self.tokenizer.base ~= 1 then fail "chat: the tokenizer's ids must begin at 1, got {base = 0}" end
+  self.capacity = (self.net.config or {}).max_positions or math.huge
+  self.tools, self.template, self.messages = o.tools, o.template or {}, {}
+  self.options = {max_new_tokens = math.min(MOST_NEW, math.floor(self.capacity / 2))}
+  for name, v in pairs(o) do
+    if not own[name] then self.options[name] = v end
+  end
+  if o.system ~= nil then self:add {role = "system", content = options.arg("chat", "system", o.system, "string")} end
+end
+
+--- Appends a message, {role, content}, such as the result of a tool. Returns the conversation.
+function Chat:add(message)
+  self.messages[#self.messages + 1] = options.arg("Chat:add", "message", message, "table")
+  return self
+end
+
+--- Removes all messages but the system's. Returns the conversation.
+function Chat:reset()
+  local first = self.messages[1]
+  self.messages = {first and first.role == "system" and first or nil}
+  return self
+end
+
+-- Returns the ids of the conversation and of the beginning of an answer, after removing the oldest turns that leave no
+-- room for `new` tokens. A turn is a message of the user, and those up to the next one.
+local function prompt(self, new)
+  local settings = {add_generation_prompt = true, tools = self.tools}
+  for name, v in pairs(self.template) do settings[name] = v end
+  while true do
+    local ids = self.tokenizer:apply_chat_template(self.messages, settings).input_ids
+    if ids.shape[2] + new <= self.capacity then return ids end
+    local first = self.messages[1].role == "system" and 2 or 1
+    local last = first + 1
+    while self.messages[last] and self.messages[last].role ~= "user" do last = last + 1 end
+    if not self.messages[last] then
+      fail("Chat:say: the last turn has %d tokens, which with %d new ones are more than the model's %d positions; "
+        .. "shorten it or pass a smaller max_new_tokens", ids.shape[2], new, self.capacity)
+    end
+    for _ = first, last - 1 do table.remove(self.messages, first) end
+  end
+end
+
+-- Returns the ids that end an answer, and strings that do where the vocabulary has no such token.
+local function ends_of(self)
+  local template, ids, strings = self.tokenizer.chat_template or "", {}, {}
+  if type(template) == "table" then template = table.concat(lists.pick(template, lists.sorted_keys(template))) end
+  local given = self.net.eos_token_id
+  for _, id in ipairs(type(given) == "table" and given or {given}) do ids[#ids + 1] = id end
+  ids[#ids + 1] = self.tokenizer.eos_token_id
+  for _, each in ipairs(turn_ends) do
+    if template:find(each, 1, true) then
+      local id = self.tokenizer:token_to_id(each)
+      if id then ids[#ids + 1] = id else strings[#strings + 1] = each end
+    end
+  end
+  return ids, strings
+end
+
+-- Returns the call in a decoded JSON value, {name, arguments or parameters}; nil for others.
+local function call_of(v)
+  local arguments = type(v) == "table" and (v.arguments or v.parameters or {})
+  if type(arguments) == "string" then arguments = select(2, pcall(core.json_decode, arguments, false)) end
+  if not arguments or type(v.name) ~= "string" or type(arguments) ~= "table" then return nil end
+  local id = ("%09d"):format(math.random(0, 999999999))
+  return {type = "function", id = id, ["function"] = {name = v.name, arguments = arguments}}
+end
+
+--- chat.tool_calls(answer): Returns the list of calls of functions in an answer, {type, id, ["function"] = {name,
+--- arguments}}, in the forms of Qwen and Hermes, LLaMA and Mistral; nil if there is none.
+function Chat.tool_calls(answer)
+  local calls = {}
+  local function read(json)
+    local ok, v = pcall(core.json_decode, json, false)
+    local list = ok and type(v) == "table" and (v[1] and v or {v}) or {}
+    for _, one in ipairs(list) do calls[#calls + 1] = call_of(one) end
+  end
+  for json in answer:gmatch "<tool_call>%s*(.-)%s*</tool_call>" do read(json) end
+  for name, json in answer:gmatch "%[TOOL_CALLS%]%s*([%w_.-]+)%[ARGS%]%s*(%b{})" do
+    local ok, arguments = pcall(core.json_decode, json, false)
+    calls[#calls + 1] = ok and call_of {name = name, arguments = arguments} or nil
+  end
+  read(answer:match "%[TOOL_CALLS%]%s*(%b[])" or answer:match "^%s*<|python_tag|>(%b{})"
+    or answer:match "^%s*(%b{})%s*$" or "")
+  return calls[1] and calls
+end
+
+--- Appends a message of the user, generates an answer and appends it; without a message it continues after chat:add.
+--- Returns the answer's text, and the list of its calls of tools, or nil. Options are those of generate, such as
+--- on_text or constraint, for this answer. The oldest turns are removed where the model's positions do not suffice.
+function Chat:say(message, o)
+  if message ~= nil then self:add {role = "user", content = options.arg("Chat:say", "message", message, "string")} end
+  if #self.messages == 0 then fail "Chat:say: there is no message" end
+  local settings, tokenizer = {tokenizer = self.tokenizer}, self.tokenizer
+  for _, from in ipairs {self.options, o == nil and {} or options.arg("Chat:say", "options", o, "table")} do
+    for name, v in pairs(from) do settings[name] = v end
+  end
+  local ids = prompt(self, settings.max_new_tokens)
+  local ends, strings = ends_of(self)
+  if settings.eos_token_id == nil and #ends > 0 then settings.eos_token_id = ends end
+  strings = lists.append(strings, type(settings.stop_strings) == "table" and settings.stop_strings
+    or {settings.stop_strings})
+  settings.stop_strings = strings[1] and strings or nil
+  local out = generate(self.net, ids:to(self.net:parameters()[1].device), settings)
+  local list = lists.slice(out[1]:totable(), ids.shape[2] + 1)
+  local is_end = lists.set(ends)
+  if is_end[list[#list]] then list[#list] = nil end
+  local function decoded(skips)
+    local answer = tokenizer:decode(list, {skip_special_tokens = skips})
+    for _, each in ipairs(strings) do answer = answer:sub(1, (answer:find(each, 1, true) or 0) - 1) end
+    return answer
+  end
+  local answer, calls = decoded(true), self.tools and Chat.tool_calls(decoded(false)) or nil
+  self:add {role = "assistant", content = answer, tool_calls = calls}
+  return answer, calls
+end
+
+return Chat

@@ -1,0 +1,134 @@
+--- Keeps the keys and values of many sequences in pages of a common memory. Sequences with equal first tokens share
+--- full pages; pages that no sequence uses stay until their memory is needed.
+local core = require "luminary.core"
+local class = require "luminary.base.class"
+local options = require "luminary.base.options"
+
+local ops = core.ops
+
+-- ---- the cache of a layer, for a language model's call
+
+local Layer = class.root "PagedCache"
+
+function Layer:init(step, slots, heads, head_dim, like)
+  self.step = step
+  self.keys = core.keep(ops.zeros({slots, heads, head_dim}, like))
+  self.values = core.keep(ops.zeros({slots, heads, head_dim}, like))
+end
+
+function Layer.update() options.fail "PagedCache: it computes attention itself" end
+
+-- Returns [T, heads, width] of a call's [1, heads, T, width].
+local function by_token(t) return t:squeeze(1):transpose(1, 2) end
+
+--- Stores the keys and values of a call's tokens, [1, heads, T, head_dim], and returns the attention of their queries.
+function Layer:attend(q, k, v, how)
+  local step, keys, values = self.step, self.keys, self.values
+  keys:index_copy_(1, step.slots, by_token(k):to(keys.dtype))
+  values:index_copy_(1, step.slots, by_token(v):to(keys.dtype))
+  local y = ops.paged_attention(by_token(q), keys, values, step.pages, step.sequences, step.positions, step.page_size,
+    {scale = how.scale, window = how.window})
+  return y:transpose(1, 2):unsqueeze(1)
+end
+
+-- ---- the pages
+
+local Pages = class.root "Pages"
+
+--- Pages(net, count, size, dtype): Makes `count` pages of `size` positions for a language model. pages.cache is for
+--- its calls; pages.step says where each token of a call is.
+function Pages:init(net, count, size, dtype)
+  local like, layers, heads, head_dim = net:cache_options(), net:cache_sizes()
+  like.dtype = dtype or like.dtype
+  self.step, self.cache, self.size = {page_size = size}, {}, size
+  for i = 1, layers do
+    self.cache[i] = Layer(self.step, count * size, heads, head_dim, like)
+  end
+  self.free, self.users = {}, {} -- users: number of sequences of each page
+  self.unused, self.first = {}, 1 -- pages without users that keep tokens, the longest unused at `first`
+  self.place = {} -- indices in unused
+  self.page_of, self.key_of = {}, {} -- pages by keys, which their tokens and the page before make
+  self.name_of, self.names = {}, 0 -- numbers of pages in keys
+  for page = count, 1, -1 do self.free[#self.free + 1] = page end
+end
+
+-- Returns a page, or nil if sequences use all of them.
+local function new_page(self)
+  local page = table.remove(self.free)
+  while not page and self.first <= #self.unused do
+    page, self.unused[self.first], self.first = self.unused[self.first], false, self.first + 1
+  end
+  if not page then return nil end
+  if self.key_of[page] then self.page_of[self.key_of[page]] = nil end
+  self.key_of[page], self.name_of[page], self.place[page], self.users[page] = nil, nil, nil, 1
+  return page
+end
+
+-- Returns what finds the page with the tokens of a list from `first` on, after the page `before` or nil.
+local function key_of(self, before, tokens, first)
+  local own = table.concat(tokens, ",", first, first + self.size - 1)
+  return (before and self.name_of[before] or "") .. ":" .. own
+end
+
+--- Adds the pages that hold the first of tokens already to list, which is empty; never that of the last token. Returns
+--- their number of tokens.
+function Pages:find(list, tokens)
+  while (#list + 1) * self.size < #tokens do
+    local page = self.page_of[key_of(self, list[#list], tokens, #list * self.size + 1)]
+    if not page then break end
+    if self.place[page] then self.unused[self.place[page]], self.place[page] = false, nil end
+    self.users[page], list[#list + 1] = self.users[page] + 1, page
+  end
+  return #list * self.size
+end
+
+--- Adds pages to list until it has room for n tokens; returns false if there are not enough.
+function Pages:grow(list, n)
+  while #list * self.size < n do
+    local page = new_page(self)
+    if not page then return false end
+    list[#list + 1] = page
+  end
+  return true
+end
+
+--- Notes the tokens of full pages of list, of which the first n are computed, after the first `noted` pages; returns
+--- the number of pages that are noted then.
+function Pages:note(list, tokens, n, noted)
+  while (noted + 1) * self.size <= n do
+    local page, key = list[noted + 1], key_of(self, list[noted], tokens, noted * self.size + 1)
+    local same = self.page_of[key]
+    if not same then
+      self.names, self.page_of[key], self.key_of[page] = self.names + 1, page, key
+      self.name_of[page] = self.names
+    elseif same ~= page then
+      self.name_of[page] = self.name_of[same] -- pages after it are found after either
+    end
+    noted = noted + 1
+  end
+  return noted
+end
+
+--- Frees the pages of a sequence, and empties list.
+function Pages:drop(list)
+  for i = #list, 1, -1 do -- the first tokens' pages, which others are likelier to have, stay longer
+    local page = list[i]
+    self.users[page], list[i] = self.users[page] - 1, nil
+    if self.users[page] == 0 and self.key_of[page] then
+      table.insert(self.unused, page)
+      self.place[page] = #self.unused
+    elseif self.users[page] == 0 then
+      self.free[#self.free + 1], self.name_of[page] = page, nil
+    end
+  end
+  if self.first > 1000 and self.first > #self.unused / 2 then -- drops the entries that were taken
+    local kept = {}
+    for i = self.first, #self.unused do
+      local page = self.unused[i]
+      if page then kept[#kept + 1], self.place[page] = page, #kept + 1 end
+    end
+    self.unused, self.first = kept, 1
+  end
+end
+
+return Pages

@@ -1,0 +1,167 @@
+--- Decides which tokens of many conversations a step of a language model computes: the latest of all of them, and parts
+--- of new prompts beside (Yu et al. 2022, Kwon et al. 2023).
+local core = require "luminary.core"
+local class = require "luminary.base.class"
+local lists = require "luminary.base.lists"
+local load_module = require "luminary.base.load_module"
+local logits_processors = require "luminary.models.logits_processors"
+local in_mode = require "luminary.nn.in_mode"
+local Pages = require "luminary.serve.pages"
+
+local Scheduler = class.root "Scheduler"
+
+--- Scheduler(net, settings): settings: page_size, pages (their number), max_sequences, chunk, dtype, of serve.Engine.
+function Scheduler:init(net, settings)
+  self.net, self.settings = net, settings
+  self.pages = Pages(net, settings.pages, settings.page_size, settings.dtype)
+  self.waiting, self.running = {}, {}
+end
+
+--- Adds a conversation, a list of ids with options of generation_options.read, and returns it: {ids, o, done, problem,
+--- is_canceled, fresh = number of tokens of the latest step}. Its ids grow; setting is_canceled ends it.
+function Scheduler:add(ids, o)
+  local r = {ids = ids, o = o, pages = {}, count = 0, computed = 0, noted = 0, fresh = 0, done = false}
+  if o.constraint then
+    r.constraint = load_module("luminary.text.constraint").new("Engine:submit", o.constraint, o.tokenizer, 1)
+  end
+  table.insert(self.waiting, r)
+  return r
+end
+
+-- Ends a conversation, with an error or nil.
+local function finish(self, r, problem)
+  self.pages:drop(r.pages)
+  r.done, r.problem = true, problem
+end
+
+-- Returns the pages of the youngest conversation, which is computed again later; true if that was r.
+local function preempt(self, r)
+  local last = table.remove(self.running)
+  self.pages:drop(last.pages)
+  last.computed, last.noted = 0, 0
+  table.insert(self.waiting, 1, last)
+  return last == r
+end
+
+-- Begins waiting conversations as far as there is room for their tokens so far.
+local function admit(self)
+  while self.waiting[1] and #self.running < self.settings.max_sequences do
+    local r = self.waiting[1]
+    r.computed = self.pages:find(r.pages, r.ids)
+    r.noted = #r.pages
+    if not self.pages:grow(r.pages, #r.ids) then
+      self.pages:drop(r.pages)
+      break
+    end
+    self.running[#self.running + 1] = table.remove(self.waiting, 1)
+  end
+end
+
+-- Returns the tokens of a step as {r, first, n}: the latest of each conversation, and parts of prompts.
+local function planned(self)
+  local plan, budget, i = {}, self.settings.chunk, 1
+  while self.running[i] do
+    local r = self.running[i]
+    local n, is_lost = #r.ids - r.computed, false
+    if n > 1 then n = math.min(n, budget) end
+    while n > 0 and not is_lost and not self.pages:grow(r.pages, r.computed + n) do is_lost = preempt(self, r) end
+    if n > 0 and not is_lost then
+      plan[#plan + 1] = {r = r, first = r.computed + 1, n = n}
+      if #r.ids - r.computed > 1 then budget = budget - n end
+    end
+    i = i + 1
+  end
+  return plan
+end
+
+-- Computes the tokens of a plan; returns scores [K, V], float32, of the K conversations all of whose tokens are
+-- computed then, and these.
+local function compute(self, plan)
+  local size, device = self.settings.page_size, self.net:embedding().device
+  local ids, sequences, positions, slots, tables, ends, kept, most = {}, {}, {}, {}, {}, {}, {}, 0
+  for s, each in ipairs(plan) do
+    local r = each.r
+    for position = each.first, each.first + each.n - 1 do
+      local k, at = #ids + 1, position - 1
+      ids[k], sequences[k], positions[k] = r.ids[position], s, position
+      slots[k] = (r.pages[math.floor(at / size) + 1] - 1) * size + at % size + 1
+    end
+    if each.first + each.n > #r.ids then ends[#ends + 1], kept[#kept + 1] = r, #ids end
+    tables[s], most = r.pages, math.max(most, #r.pages)
+  end
+  for s, pages in ipairs(tables) do
+    tables[s] = lists.copy(pages)
+    for i = #pages + 1, most do tables[s][i] = 1 end
+  end
+  local function tensor(list) return core.tensor(list, {dtype = "int64", device = device}) end
+  local step = self.pages.step
+  step.slots, step.pages, step.sequences, step.positions = tensor(slots), tensor(tables), tensor(sequences),
+    tensor(positions)
+  local y = self.net(tensor(ids):unsqueeze(1), {
+    cache = self.pages.cache, position_ids = step.positions:unsqueeze(1), logits_to_keep = tensor(kept),
+  })
+  for _, each in ipairs(plan) do
+    local r = each.r
+    r.computed = r.computed + each.n
+    r.noted = self.pages:note(r.pages, r.ids, r.computed, r.noted)
+  end
+  return y:squeeze(1):float(), ends
+end
+
+-- Returns the next token of a conversation. best: the likeliest, if no option changes it.
+local function chosen(r, scores, best)
+  local o = r.o
+  local is_plain = not o.do_sample and o.repetition_penalty == 1 and o.no_repeat_ngram_size == 0
+    and not o.bad_words_ids and not r.constraint and r.count >= o.min_new_tokens
+  if is_plain then
+    if r.count == 0 then o.check_vocabulary(scores.shape[2]) end
+    return best
+  end
+  local ids = core.tensor({r.ids}, {dtype = "int64", device = scores.device})
+  scores = logits_processors.allowed(scores, ids, {r.ids}, r.count, o)
+  if r.constraint then scores = r.constraint:restrict(scores, o.ends, {}) end
+  return (o.do_sample and logits_processors.drawn(scores, o) or scores:argmax(2, {keepdim = true})):item()
+end
+
+-- Appends a token; ends the conversation if that is its last.
+local function append(self, r, token)
+  r.ids[#r.ids + 1], r.count, r.fresh = token, r.count + 1, 1
+  local is_over = r.constraint and r.constraint:advance(1, token) or r.o.is_end(r.ids)
+  if is_over or r.count == r.o.max_new_tokens then finish(self, r) end
+end
+
+local function advance(self)
+  local all = lists.append(lists.copy(self.running), self.waiting)
+  for _, r in ipairs(all) do
+    r.fresh = 0
+    if r.is_canceled then finish(self, r) end
+  end
+  local function is_open(r) return not r.done end
+  self.running, self.waiting = lists.filter(self.running, is_open), lists.filter(self.waiting, is_open)
+  admit(self)
+  local plan = planned(self)
+  if #plan > 0 then
+    local scores, ends = compute(self, plan)
+    local best = scores:argmax(2):tolist()
+    for i, r in ipairs(ends) do
+      local ok, problem = pcall(function() append(self, r, chosen(r, scores:narrow(1, i, 1), best[i])) end)
+      if not ok then finish(self, r, problem) end
+    end
+    self.running = lists.filter(self.running, is_open)
+  end
+  return all
+end
+
+--- Computes the next token of each conversation, or a part of its prompt. Returns the conversations that were open
+--- before. After an error nothing has changed.
+function Scheduler:step() return in_mode(self.net, false, advance, self) end
+
+--- Ends all conversations, and returns them.
+function Scheduler:clear()
+  local all = lists.append(self.running, self.waiting)
+  for _, r in ipairs(all) do finish(self, r) end
+  self.running, self.waiting = {}, {}
+  return all
+end
+
+return Scheduler

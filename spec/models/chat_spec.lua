@@ -1,0 +1,131 @@
+-- Tests lm.chat: conversations with a model in the shape of LLaMA with random weights, from a net and from a folder.
+local json_encode = require "luminary.base.json_encode"
+local lm = require "luminary"
+local temp = require "spec.support.temp"
+
+local folder = temp.during(setup, teardown)
+local TEMPLATE = "{% for m in messages %}<|im_start|>{{ m.role }} {{ m.content }}<|im_end|>{% endfor %}"
+  .. "{% if add_generation_prompt %}<|im_start|>{% endif %}"
+
+local tokenizer
+local function make_net(positions)
+  lm.manual_seed(2)
+  local net = lm.models.llama {vocab_size = 260, hidden_size = 16, intermediate_size = 24, num_hidden_layers = 1,
+    num_attention_heads = 2, max_position_embeddings = positions or 128}
+  return net:eval()
+end
+
+setup(function()
+  local vocab, added = {}, {}
+  for byte, letter in pairs(require("luminary.text.model_files").letters) do vocab[letter] = byte:byte() end
+  for i, token in ipairs {"<|im_start|>", "<|im_end|>"} do
+    vocab[token] = 255 + i
+    added[i] = {id = 255 + i, content = token, special = true}
+  end
+  temp.write(folder .. "/tokenizer.json", (json_encode {
+    model = {type = "BPE", vocab = vocab, merges = {}}, decoder = {type = "ByteLevel"}, added_tokens = added,
+    pre_tokenizer = {type = "ByteLevel", add_prefix_space = false},
+  }:gsub('"merges":{}', '"merges":[]')))
+  temp.write(folder .. "/tokenizer_config.json", json_encode {chat_template = TEMPLATE})
+  tokenizer = lm.text.Tokenizer(folder)
+end)
+
+describe("lm.chat", function()
+  it("talks, streams and remembers", function()
+    local chat = lm.chat(make_net(), {tokenizer = tokenizer, system = "Be.", max_new_tokens = 8})
+    local pieces = {}
+    local answer, calls = chat:say("Hé?", {on_text = function(piece) pieces[#pieces + 1] = piece end})
+    assert.equal(answer, table.concat(pieces))
+    assert.is_nil(calls)
+    assert.same({{role = "system", content = "Be."}, {role = "user", content = "Hé?"},
+      {role = "assistant", content = answer}}, chat.messages)
+    local net = chat.net
+    local ids = tokenizer("<|im_start|>system Be.<|im_end|><|im_start|>user Hé?<|im_end|><|im_start|>").input_ids
+    local out = net:generate(ids, {max_new_tokens = 8, eos_token_id = 258})
+    assert.equal(tokenizer:decode(out[1]:narrow(1, ids.shape[2] + 1, out.shape[2] - ids.shape[2])), answer)
+    assert.equal(chat, chat:reset())
+    assert.same({{role = "system", content = "Be."}}, chat.messages)
+  end)
+
+  it("ends an answer at the template's end of a turn, and takes constraints", function()
+    local chat = lm.chat(make_net(), {tokenizer = tokenizer, constraint = {regex = "yes|no"}, max_new_tokens = 20})
+    local answer = chat:say "Well?"
+    assert.is_true(answer == "yes" or answer == "no")
+    chat.tokenizer.chat_template = TEMPLATE:gsub("<|im_end|>", "<|eot_id|>") -- not in the vocabulary: a string
+    answer = chat:say("Again?", {constraint = {regex = "abc<\\|eot_id\\|>def"}})
+    assert.equal("abc", answer)
+    chat.tokenizer.chat_template = TEMPLATE
+  end)
+
+  it("drops the oldest turns", function()
+    local chat = lm.chat(make_net(100), {tokenizer = tokenizer, system = "S", max_new_tokens = 4,
+      constraint = {regex = "a{4}"}})
+    for i = 1, 6 do chat:say("turn " .. i) end
+    assert.equal("S", chat.messages[1].content)
+    assert.equal("user", chat.messages[2].role)
+    assert.is_true(#chat.messages < 13)
+    assert.equal("turn 6", chat.messages[#chat.messages - 1].content)
+    local ok, why = pcall(chat.say, chat, ("x"):rep(200))
+    assert.is_false(ok)
+    assert.is_truthy(why:find("more than the model's 100 positions", 1, true), why)
+  end)
+
+  it("reads calls of tools", function()
+    local parse = lm.chat.tool_calls
+    local function names(answer)
+      local list = {}
+      for i, call in ipairs(parse(answer) or {}) do
+        list[i] = call["function"].name .. json_encode(call["function"].arguments)
+      end
+      return list
+    end
+    assert.same({'f{"a":1}', "g{}"}, names [[Well. <tool_call>
+{"name": "f", "arguments": {"a": 1}}
+</tool_call><tool_call>{"name": "g"}</tool_call>]])
+    assert.same({'f{"a":"é"}'}, names '{"name": "f", "parameters": {"a": "é"}}')
+    assert.same({"f{}", "g{}"}, names '[TOOL_CALLS][{"name": "f", "arguments": {}}, {"name": "g", "arguments": "{}"}]')
+    assert.same({'f{"a":[1]}'}, names '[TOOL_CALLS]f[ARGS]{"a": [1]}')
+    assert.same({"f{}"}, names '<|python_tag|>{"name": "f", "parameters": {}}')
+    for _, answer in ipairs {
+      "", "{}", "{x", "<tool_call>", '{"name": 1}', '{"name": "f", "arguments": 3}', "[TOOL_CALLS][",
+    } do
+      assert.is_nil(parse(answer))
+    end
+    local chat = lm.chat(make_net(), {tokenizer = tokenizer, tools = {{name = "f"}}, max_new_tokens = 60})
+    local _, calls = chat:say("Call.", {constraint = {regex = '\\{"name": "f"\\}'}})
+    assert.equal("f", calls[1]["function"].name)
+    chat:add {role = "tool", content = "3"}
+    assert.is_string(chat:say(nil, {max_new_tokens = 2}))
+  end)
+
+  it("checks what it is given", function()
+    for pattern, case in pairs {
+      ["cannot open 'nowhere'"] = {"nowhere"}, ["source must be a path"] = {3}, ["requires {tokenizer"] = {make_net()},
+      ["options must be a table"] = {make_net(), 1}, ["system"] = {make_net(), {tokenizer = tokenizer, system = 1}},
+      ["{base = 0}"] = {make_net(), {tokenizer = lm.text.Tokenizer(folder, {base = 0})}},
+    } do
+      local ok, why = pcall(lm.chat, case[1], case[2])
+      assert.is_false(ok)
+      assert.is_truthy(why:find(pattern, 1, true), why)
+    end
+    local chat = lm.chat(make_net(), {tokenizer = tokenizer})
+    for _, case in ipairs {
+      {"there is no message"}, {"message must be", 3}, {"unknown option 'temp'", "a", {temp = 1}},
+    } do
+      local ok, why = pcall(chat.say, chat, case[2], case[3])
+      assert.is_false(ok)
+      assert.is_truthy(why:find(case[1], 1, true), why)
+    end
+  end)
+
+  it("loads a folder", function()
+    local net = make_net()
+    lm.save(folder .. "/model.safetensors", net:state_dict())
+    temp.write(folder .. "/config.json", json_encode {
+      model_type = "llama", vocab_size = 260, hidden_size = 16, intermediate_size = 24, num_hidden_layers = 1,
+      num_attention_heads = 2, max_position_embeddings = 128, eos_token_id = 257,
+    })
+    local a = lm.chat(folder, {max_new_tokens = 6}):say "Hello"
+    assert.equal(lm.chat(net, {tokenizer = tokenizer, max_new_tokens = 6}):say "Hello", a)
+  end)
+end)

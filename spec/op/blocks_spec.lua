@@ -1,0 +1,111 @@
+-- Kinds of quantized blocks: values, products and their bounds, rounding, on each level of the CPU's instructions.
+local lm = require "luminary"
+local kinds = require "luminary.block_kinds"
+
+-- Returns an x [rows, n] with blocks of very different sizes.
+local function inputs(rows, n)
+  return lm.randn(rows, n) * lm.pow(10, lm.randn(rows, n / 32):clamp(-3, 3)):repeat_interleave(32, 2)
+end
+
+describe("quantized blocks", function()
+  for _, kind in ipairs(kinds) do
+    local name = kind.name
+
+    it("multiply within the bound of rounding x, in few rows and in many: " .. name, function()
+      for _, n in ipairs {kind.elements, 3 * kind.elements, 512} do
+        local weight = lm.quantize_blocks(lm.randn(37, n), name)
+        assert.same({37, n / kind.elements * kind.bytes}, weight.shape)
+        local expanded, bias = lm.expand_blocks(weight, name):double(), lm.randn(37)
+        for _, rows in ipairs {1, 4, 7, 16, 17, 33} do
+          local x = inputs(rows, n)
+          local largest = x:view(rows, -1, 32):abs():amax(3):double()
+          local bound = largest:matmul(expanded:view(37, -1, 32):abs():sum(3):t()) / 254
+          local want = lm.nn.functional.linear(x:double(), expanded, bias:double())
+          local off = (lm.block_linear(x, weight, bias, name):double() - want):abs()
+          local sums = x:abs():double():matmul(expanded:abs():t()) -- float32 rounds sums and minima
+          assert.is_true(off:le(bound * 1.001 + sums * 1e-5 + 1e-6):all():item(), ("%d rows of %d"):format(rows, n))
+        end
+      end
+    end)
+
+    it("are rounded with a small error, and again to the same numbers: " .. name, function()
+      local x = lm.randn(16, 1024)
+      local once = lm.expand_blocks(lm.quantize_blocks(x, name), name)
+      local bits = kind.low[3] + kind.high[3]
+      local error = ((once - x):norm() / x:norm()):item()
+      assert(error < 2.2 / 2 ^ bits, ("%s is off by %g"):format(name, error)) -- powers of two as scales: 2.1
+      assert.is_true(lm.expand_blocks(lm.quantize_blocks(lm.zeros(kind.elements), name), name):eq(0):all():item())
+      local wild = lm.tensor {0 / 0, math.huge, -math.huge, 1e38, 1e-40}:repeat_interleave(kind.elements)
+      assert.equal(5 * kind.elements, lm.expand_blocks(lm.quantize_blocks(wild, name), name):numel())
+    end)
+
+    it("take any dtype and layout of x, and rows that others do not change: " .. name, function()
+      local weight, x = lm.quantize_blocks(lm.randn(9, 512), name), lm.randn(6, 512)
+      local want = lm.block_linear(x, weight, nil, name)
+      for r = 1, 6 do assert.same(want[r]:totable(), lm.block_linear(x[r], weight, nil, name):totable()) end
+      assert.same(want:totable(), lm.block_linear(x:t():contiguous():t(), weight, nil, name):totable())
+      assert.same({2, 3, 9}, lm.block_linear(x:view(2, 3, 512), weight, nil, name).shape)
+      local spread = lm.zeros(9, 2 * weight:size(2), {dtype = "uint8"}):narrow(2, 5, weight:size(2))
+      spread:copy_(weight)
+      assert.same(want:totable(), lm.block_linear(x, spread, nil, name):totable())
+      for _, dtype in ipairs {"bfloat16", "float16"} do
+        local half = x:to(dtype)
+        local y = lm.block_linear(half, weight, nil, name)
+        assert.equal(dtype, y.dtype)
+        assert.same(lm.block_linear(half:float(), weight, nil, name):to(dtype):totable(), y:totable())
+      end
+      local index = lm.LongTensor {9, 1}
+      local rows = lm.block_rows(index:view(1, 2), weight, name)
+      assert.same(lm.expand_blocks(weight, name):index_select(1, index):totable(), rows[1]:totable())
+    end)
+  end
+
+  it("make NaN of a row with a number that is not finite, and of no other", function()
+    local weight = lm.quantize_blocks(lm.randn(5, 64), "q4_0")
+    for _, rows in ipairs {3, 20} do
+      for _, value in ipairs {0 / 0, math.huge} do
+        local x = lm.randn(rows, 64)
+        x[{2, 40}] = value
+        local bad = lm.block_linear(x, weight, nil, "q4_0"):isnan()
+        assert.is_true(bad[2]:all():item())
+        assert.equal(5, bad:sum():item())
+      end
+    end
+  end)
+
+  it("have the gradient of the expanded weight", function()
+    local weight, bias = lm.quantize_blocks(lm.randn(150, 256), "q4_k"), lm.randn(150, {requires_grad = true})
+    for _, dtype in ipairs {"float32", "bfloat16"} do
+      local x = lm.randn(3, 256):to(dtype):requires_grad_()
+      local g = lm.randn(3, 150):to(dtype)
+      lm.block_linear(x, weight, bias, "q4_k"):backward(g)
+      local want = g:float():matmul(lm.expand_blocks(weight, "q4_k"))
+      assert.is_true((x.grad:float() - want):norm():item() < (dtype == "float32" and 1e-5 or 1e-2) * want:norm():item())
+      assert.same({150}, bias.grad.shape)
+    end
+  end)
+
+  it("are equal on all levels of instructions, but for the order of sums", function()
+    local script = [[
+      local lm = require "luminary"
+      lm.manual_seed(3)
+      for _, kind in ipairs(require "luminary.block_kinds") do
+        local weight = lm.randint(0, 120, {21, 2 * 256 / kind.elements * kind.bytes}):to "uint8"
+        local expanded = lm.expand_blocks(weight, kind.name)
+        for _, rows in ipairs {2, 18} do
+          local x = lm.randn(rows, 512)
+          local y = lm.block_linear(x, weight, nil, kind.name)
+          local sums = lm.nn.functional.linear(x:abs(), expanded:abs()):clamp_min(1e-30)
+          local off = (y - lm.nn.functional.linear(x, expanded)):abs() / sums
+          if off:max():item() > 8e-3 then print(kind.name, rows, off:max():item()) end
+        end
+      end
+    ]]
+    for level = 0, 2 do
+      local pipe = assert(io.popen(("LM_CPU_LEVEL=%d luajit -e '%s' 2>&1"):format(level, script)))
+      local text = pipe:read "*a"
+      pipe:close()
+      assert.equal("", text, "level " .. level)
+    end
+  end)
+end)

@@ -1,0 +1,303 @@
+#include "backend/cpu/isa/block_product.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "backend/cpu/isa/block_runs.h"
+#include "backend/cpu/isa/int8_lanes.h"
+#include "backend/cpu/isa/lanes.h"
+
+enum { RUNS = LM_BLOCK_CHUNK / LM_RUN, FEW = 4, MANY = 8, STEPS = 127 };
+
+/* ---- scales of blocks */
+
+/* Reads the scales and minima of `runs` runs, RUNS of them or, with zeros after them, fewer. Blocks have one run or
+ * RUNS. */
+LM_INLINE void scales_of(const lm_block_kind *k, const uint8_t *block, int runs, float *scale, float *minimum) {
+#ifdef __F16C__
+  if (k->elements == LM_RUN && runs == RUNS && (k->form == LM_BLOCK_HALF || k->form == LM_BLOCK_HALF_MINIMUM)) {
+#define HALF(i) LM_LOAD_AS(short, block + (i)*k->bytes + at)
+#define HALVES() _mm256_cvtph_ps(_mm_setr_epi16(HALF(0), HALF(1), HALF(2), HALF(3), HALF(4), HALF(5), HALF(6), HALF(7)))
+    int at = 0;
+    _mm256_storeu_ps(scale, HALVES());
+    at = 2;
+    if (lm_block_has_minima(k)) _mm256_storeu_ps(minimum, -HALVES());
+    return;
+  }
+#endif
+  if (k->elements == LM_BLOCK_CHUNK) {
+    lm_block_scales(k, block, scale, minimum);
+    return;
+  }
+  for (int i = 0; i < RUNS; i++) {
+    float one[LM_BLOCK_GROUPS] = {0}, least[LM_BLOCK_GROUPS] = {0};
+    if (i < runs) lm_block_scales(k, block + i * k->bytes, one, least);
+    scale[i] = one[0], minimum[i] = least[0];
+  }
+}
+
+/* ---- sums of four products of bytes, added to `start`. w: unsigned; x: signed */
+
+/* Returns true if the products subtract zero from w. Otherwise start has the products of x and -zero. Without VNNI,
+ * sums of two products must fit 16 bits: one factor must be a signed byte. */
+LM_INLINE bool subtracts_zero(bool vnni, int zero) { return !vnni && zero >= 64; }
+
+#if defined(__AVX512BW__) || !defined(__AVX2__)
+typedef uint8_t bytes_pack __attribute__((vector_size(sizeof(lm_int32_pack))));
+
+LM_INLINE lm_int32_pack pack_dots(bool vnni, int zero, lm_int32_pack start, lm_int32_pack w, lm_int32_pack x) {
+#ifdef __AVX512BW__
+  if (vnni) {
+    __asm__("vpdpbusd %2, %1, %0" : "+v"(start) : "v"(w), "v"(x));
+    return start;
+  }
+#endif
+  if (subtracts_zero(vnni, zero)) w = (lm_int32_pack)((bytes_pack)w - (uint8_t)zero);
+  const lm_int16_pack a = (lm_int16_pack)w, b = (lm_int16_pack)x;
+  return start + lm_pack_pairs(a << 8 >> 8, b << 8 >> 8) + lm_pack_pairs(a >> 8, b >> 8);
+}
+#else
+#define pack_dots run_dots
+#endif
+
+#ifdef __AVX2__
+LM_INLINE lm_int32_8 run_dots(bool vnni, int zero, lm_int32_8 start, lm_int32_8 w, lm_int32_8 x) {
+#ifdef __AVX512BW__
+  if (vnni) {
+    __asm__("vpdpbusd %2, %1, %0" : "+v"(start) : "v"(w), "v"(x));
+    return start;
+  }
+#endif
+  __m256i size = (__m256i)w, by = (__m256i)x;
+  if (subtracts_zero(vnni, zero)) {
+    const __m256i s = _mm256_sub_epi8((__m256i)w, _mm256_set1_epi8((char)zero));
+    size = _mm256_abs_epi8(s), by = _mm256_sign_epi8(by, s);
+  }
+  return start + (lm_int32_8)_mm256_madd_epi16(_mm256_maddubs_epi16(size, by), _mm256_set1_epi16(1));
+}
+#else
+LM_INLINE lm_int32_8 run_dots(bool vnni, int zero, lm_int32_8 start, lm_int32_8 w, lm_int32_8 x) {
+  for (int i = 0; i < 8; i += LM_PACK) {
+    const lm_int32_pack part = pack_dots(vnni, zero, LM_LOAD_AS(lm_int32_pack, (const int32_t *)&start + i),
+                                         LM_LOAD_AS(lm_int32_pack, (const int32_t *)&w + i),
+                                         LM_LOAD_AS(lm_int32_pack, (const int32_t *)&x + i));
+    memcpy((int32_t *)&start + i, &part, sizeof part);
+  }
+  return start;
+}
+#endif
+
+/* ---- x */
+
+static void round_row(const lm_block_kind *k, int64_t n, const float *x, const lm_block_steps *to, int64_t r) {
+  const int64_t row = to->row, groups = row / k->group;
+  int8_t *steps = to->steps + r * row;
+  float *scale = to->scale + r * groups, *sum = to->sum + r * groups;
+  for (int64_t i = 0; i < row; i += LM_RUN, steps += LM_RUN) {
+    float largest = 0, check = 0, v[LM_RUN] = {0};
+    if (i < n) memcpy(v, x + i, sizeof v);
+    for (int l = 0; l < LM_RUN; l++) {
+      const float size = fabsf(v[l]);
+      largest = size > largest ? size : largest;
+      check += v[l] * 0;
+    }
+    const float by = largest > 0 ? STEPS / largest : 0;
+    const bool finite = check == 0 && by < INFINITY;
+    const float step = finite ? largest / STEPS : check == 0 ? 0 : NAN;
+    for (int l = 0; l < LM_RUN; l++) steps[l] = finite ? (int8_t)rintf(v[l] * by) : 0;
+    for (int g = 0; g < LM_RUN; g += k->group) {
+      int total = 0;
+      for (int l = 0; l < k->group; l++) total += steps[g + l];
+      const int64_t at = (i + g) / k->group;
+      scale[at] = step, sum[at] = step * (float)total;
+      if (to->start) to->start[r * groups + at] = -k->zero * total;
+    }
+    for (int l = 0; to->part && l < LM_RUN; l += 4)
+      to->part[(r * row + i + l) / 4] = -k->zero * (steps[l] + steps[l + 1] + steps[l + 2] + steps[l + 3]);
+  }
+}
+
+/* ---- few rows: each register has the integers of a run of one row of weight */
+
+LM_INLINE float sum_of_8(lm_float_8 v) {
+  lm_float_4 sum = __builtin_shufflevector(v, v, 0, 1, 2, 3) + __builtin_shufflevector(v, v, 4, 5, 6, 7);
+  sum += __builtin_shufflevector(sum, sum, 2, 3, 0, 1);
+  return sum[0] + sum[1];
+}
+
+typedef struct few_sums {
+  lm_float_8 sum[FEW][2], less[FEW];
+} few_sums;
+
+/* Adds the products of `runs` runs of a row of weight and of rows of x from element `at` of row `first` on. */
+LM_INLINE void add_chunk(const lm_block_kind *k, bool vnni, int rows, int runs, const uint8_t *block,
+                         const lm_block_steps *x, int64_t first, int64_t at, few_sums *to) {
+  const int groups = LM_BLOCK_CHUNK / k->group;
+  float scale[LM_BLOCK_GROUPS] __attribute__((aligned(32))), minimum[LM_BLOCK_GROUPS] __attribute__((aligned(32)));
+  float by[FEW][LM_BLOCK_GROUPS] __attribute__((aligned(32)));
+  scales_of(k, block, runs, scale, minimum);
+  for (int r = 0; r < rows; r++) {
+    const int64_t of = ((first + r) * x->row + at) / k->group;
+    for (int i = 0; i < groups; i += 8) {
+      const lm_float_8 each = LM_LOAD_AS(lm_float_8, scale + i) * LM_LOAD_AS(lm_float_8, x->scale + of + i);
+      memcpy(by[r] + i, &each, sizeof each);
+      if (lm_block_has_minima(k))
+        to->less[r] += LM_LOAD_AS(lm_float_8, minimum + i) * LM_LOAD_AS(lm_float_8, x->sum + of + i);
+    }
+  }
+#pragma GCC unroll 8
+  for (int run = 0; run < runs; run++) {
+    const int first_of = run * LM_RUN % k->elements;
+    const lm_int32_8 w = (lm_int32_8)lm_run_integers(k, block + run * LM_RUN / k->elements * k->bytes, first_of);
+    for (int r = 0; r < rows; r++) {
+      const int64_t of = (first + r) * x->row + at + run * LM_RUN;
+      const lm_int32_8 start =
+          k->zero && !subtracts_zero(vnni, k->zero) ? LM_LOAD_AS(lm_int32_8, x->part + of / 4) : (lm_int32_8){0};
+      const lm_int32_8 dots = run_dots(vnni, k->zero, start, w, LM_LOAD_AS(lm_int32_8, x->steps + of));
+      const float *s = by[r] + run * LM_RUN / k->group;
+      const lm_float_8 factor =
+          k->group == LM_RUN ? s[0] + (lm_float_8){0} : (lm_float_8){s[0], s[0], s[0], s[0], s[1], s[1], s[1], s[1]};
+      to->sum[r][run & 1] += __builtin_convertvector(dots, lm_float_8) * factor;
+    }
+  }
+}
+
+LM_INLINE void multiply_few(const lm_block_kind *k, bool vnni, int rows, int64_t n, const lm_block_steps *x,
+                            int64_t first, const uint8_t *weight, float bias, float *y, int64_t y_row) {
+  few_sums sums;
+  int64_t at = 0;
+  for (int r = 0; r < rows; r++) sums.sum[r][0] = sums.sum[r][1] = sums.less[r] = (lm_float_8){0};
+  for (; at + LM_BLOCK_CHUNK <= n; at += LM_BLOCK_CHUNK, weight += LM_BLOCK_CHUNK / k->elements * k->bytes)
+    add_chunk(k, vnni, rows, RUNS, weight, x, first, at, &sums);
+  if (k->elements < LM_BLOCK_CHUNK && at < n)
+    add_chunk(k, vnni, rows, (int)(n - at) / LM_RUN, weight, x, first, at, &sums);
+  for (int r = 0; r < rows; r++) y[r * y_row] = sum_of_8(sums.sum[r][0] + sums.sum[r][1] - sums.less[r]) + bias;
+}
+
+LM_INLINE void few_of(const lm_block_kind *k, bool vnni, int64_t rows, int64_t outs, int64_t n, const lm_block_steps *x,
+                      const uint8_t *weight, const float *bias, float *y, int64_t y_row) {
+  const int64_t bytes = n / k->elements * k->bytes;
+  for (int64_t j = 0; j < outs; j++, weight += bytes) {
+    const float plus = bias ? bias[j] : 0;
+    int64_t r = 0;
+    for (; r + FEW <= rows; r += FEW) multiply_few(k, vnni, FEW, n, x, r, weight, plus, y + r * y_row + j, y_row);
+    for (; r < rows; r++) multiply_few(k, vnni, 1, n, x, r, weight, plus, y + r * y_row + j, y_row);
+  }
+}
+
+/* ---- many rows: each register has four integers of each of a panel's rows of weight */
+
+typedef struct panel {
+  uint8_t *bytes;         /* [elements / 4][LM_PACK][4] */
+  float *scale, *minimum; /* [groups][LM_PACK] */
+} panel;
+
+LM_INLINE panel panel_at(void *scratch, int64_t row, int group) {
+  const int64_t n = row * LM_PACK;
+  return (panel){scratch, (float *)((char *)scratch + n), (float *)((char *)scratch + n) + n / group};
+}
+
+LM_INLINE void fill_panel(const lm_block_kind *k, int outs, int64_t n, const uint8_t *weight, const panel *to) {
+  const int groups = k->elements / k->group;
+  if (outs < LM_PACK) {
+    memset(to->bytes, 0, (size_t)(n * LM_PACK));
+    memset(to->scale, 0, (size_t)(n / k->group * LM_PACK) * sizeof(float));
+    memset(to->minimum, 0, (size_t)(n / k->group * LM_PACK) * sizeof(float));
+  }
+  for (int j = 0; j < outs; j++) {
+    for (int64_t i = 0; i < n; i += k->elements, weight += k->bytes) {
+      float scale[LM_BLOCK_GROUPS], minimum[LM_BLOCK_GROUPS];
+      lm_block_scales(k, weight, scale, minimum);
+      for (int g = 0; g < groups; g++) {
+        to->scale[(i / k->group + g) * LM_PACK + j] = scale[g];
+        if (lm_block_has_minima(k)) to->minimum[(i / k->group + g) * LM_PACK + j] = minimum[g];
+      }
+#pragma GCC unroll 8
+      for (int at = 0; at < k->elements; at += LM_RUN) {
+        const lm_words_8 words = (lm_words_8)lm_run_integers(k, weight, at);
+        for (int l = 0; l < 8; l++) {
+          const uint32_t word = words[l];
+          memcpy(to->bytes + (((i + at) / 4 + l) * LM_PACK + j) * 4, &word, sizeof word);
+        }
+      }
+    }
+  }
+}
+
+LM_INLINE void multiply_many(const lm_block_kind *k, bool vnni, int rows, int outs, int64_t n, const lm_block_steps *x,
+                             int64_t first, const panel *w, const float *bias, float *y, int64_t y_row) {
+  const int64_t groups = x->row / k->group;
+  const int8_t *steps = x->steps + first * x->row;
+  lm_float_pack sum[MANY];
+  for (int r = 0; r < rows; r++) sum[r] = (lm_float_pack){0};
+  for (int64_t g = 0; g < n / k->group; g++) {
+    const lm_float_pack scale = lm_pack_load(w->scale + g * LM_PACK);
+    lm_int32_pack dots[MANY];
+    for (int r = 0; r < rows; r++)
+      dots[r] = (lm_int32_pack){0} + (subtracts_zero(vnni, k->zero) ? 0 : x->start[(first + r) * groups + g]);
+    for (int i = 0; i < k->group; i += 4) {
+      const int64_t at = g * k->group + i;
+      const lm_int32_pack b = LM_LOAD_AS(lm_int32_pack, w->bytes + at * LM_PACK);
+      for (int r = 0; r < rows; r++) {
+        const lm_int32_pack four = (lm_int32_pack){0} + LM_LOAD_AS(int32_t, steps + r * x->row + at);
+        dots[r] = pack_dots(vnni, k->zero, dots[r], b, four);
+      }
+    }
+    for (int r = 0; r < rows; r++) {
+      const int64_t of = (first + r) * groups + g;
+      sum[r] += __builtin_convertvector(dots[r], lm_float_pack) * (scale * x->scale[of]);
+      if (lm_block_has_minima(k)) sum[r] -= lm_pack_load(w->minimum + g * LM_PACK) * x->sum[of];
+    }
+  }
+  for (int r = 0; r < rows; r++) {
+    float each[LM_PACK];
+    lm_pack_store(each, sum[r]);
+    for (int j = 0; j < outs; j++) y[r * y_row + j] = each[j] + (bias ? bias[j] : 0);
+  }
+}
+
+LM_INLINE void many_of(const lm_block_kind *k, bool vnni, int64_t rows, int outs, int64_t n, const lm_block_steps *x,
+                       const uint8_t *weight, const float *bias, float *y, int64_t y_row, void *scratch) {
+  const panel w = panel_at(scratch, x->row, k->group);
+  int64_t r = 0;
+  fill_panel(k, outs, n, weight, &w);
+  for (; r + MANY <= rows; r += MANY) multiply_many(k, vnni, MANY, outs, n, x, r, &w, bias, y + r * y_row, y_row);
+  for (; r < rows; r++) multiply_many(k, vnni, 1, outs, n, x, r, &w, bias, y + r * y_row, y_row);
+}
+
+/* ---- a function for each kind */
+
+#ifdef __AVX512BW__
+#define VNNI __builtin_cpu_supports("avx512vnni")
+#else
+#define VNNI false
+#endif
+
+#define X(name)                                                                                                 \
+  static void few_##name(int64_t rows, int64_t outs, int64_t n, const lm_block_steps *x, const uint8_t *weight, \
+                         const float *bias, float *y, int64_t y_row) {                                          \
+    if (VNNI)                                                                                                   \
+      few_of(&lm_block_##name, true, rows, outs, n, x, weight, bias, y, y_row);                                 \
+    else                                                                                                        \
+      few_of(&lm_block_##name, false, rows, outs, n, x, weight, bias, y, y_row);                                \
+  }                                                                                                             \
+  static void many_##name(int64_t rows, int outs, int64_t n, const lm_block_steps *x, const uint8_t *weight,    \
+                          const float *bias, float *y, int64_t y_row, void *scratch) {                          \
+    if (VNNI)                                                                                                   \
+      many_of(&lm_block_##name, true, rows, outs, n, x, weight, bias, y, y_row, scratch);                       \
+    else                                                                                                        \
+      many_of(&lm_block_##name, false, rows, outs, n, x, weight, bias, y, y_row, scratch);                      \
+  }
+LM_BLOCK_KINDS(X)
+#undef X
+
+const struct lm_block_loops LM_ISA_NAME(lm_block_loops) = {
+    .round = round_row,
+#define X(name) few_##name,
+    .few = {LM_BLOCK_KINDS(X)},
+#undef X
+#define X(name) many_##name,
+    .many = {LM_BLOCK_KINDS(X)},
+#undef X
+    .panel = LM_PACK,
+};

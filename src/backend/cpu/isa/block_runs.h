@@ -1,0 +1,69 @@
+/* Reads the integers of quantized blocks into registers, a run of elements at a time. */
+#pragma once
+
+#include <string.h>
+#ifdef __AVX2__
+#include <immintrin.h>
+#endif
+
+#include "backend/cpu/isa/elem.h"
+#include "blocks.h"
+
+#pragma GCC diagnostic ignored "-Wpsabi" /* of functions that are all inlined */
+
+enum { LM_RUN = 32 }; /* elements: one to a byte of a register */
+
+typedef uint8_t lm_bytes_32 __attribute__((vector_size(32)));
+typedef uint16_t lm_pairs_16 __attribute__((vector_size(32)));
+typedef uint32_t lm_words_8 __attribute__((vector_size(32)));
+typedef uint32_t lm_words_4 __attribute__((vector_size(16)));
+typedef int32_t lm_int32_8 __attribute__((vector_size(32), unused));
+
+#define LM_LOAD_AS(type, from)            \
+  ({                                      \
+    type loaded;                          \
+    memcpy(&loaded, from, sizeof loaded); \
+    loaded;                               \
+  })
+
+/* Returns fields of the LM_RUN elements from `first` on, shifted left by `up`; all but block is constant in each call.
+ */
+LM_INLINE lm_bytes_32 lm_run_fields(const uint8_t *block, lm_block_bits b, int first, int up) {
+  const int each = b.span * 8 / b.width, part = first % each, down = part / b.span * b.width - up;
+  const uint8_t *from = block + b.at + first / each * b.span + part % b.span,
+                mask = (uint8_t)(((1 << b.width) - 1) << up);
+  if (b.span >= LM_RUN) {
+    const lm_pairs_16 all = LM_LOAD_AS(lm_pairs_16, from);
+    return (lm_bytes_32)(down < 0 ? all << -down : all >> down) & mask;
+  }
+  if (b.span == 16 && b.width == 4 && up == 0) {
+    const lm_words_4 half = LM_LOAD_AS(lm_words_4, from);
+    const lm_words_8 both = __builtin_shufflevector(half, half, 0, 1, 2, 3, 0, 1, 2, 3);
+    return (lm_bytes_32)(both >> (lm_words_8){0, 0, 0, 0, 4, 4, 4, 4}) & mask;
+  }
+  if (b.span == 1 && b.width == 1) { /* a bit of each: bytes are repeated, and their bits selected */
+    const uint8_t bit[LM_RUN] = {1, 2, 4, 8, 16, 32, 64, 128, 1, 2, 4, 8, 16, 32, 64, 128,
+                                 1, 2, 4, 8, 16, 32, 64, 128, 1, 2, 4, 8, 16, 32, 64, 128};
+    const lm_bytes_32 all = (lm_bytes_32)((lm_words_8){0} + LM_LOAD_AS(uint32_t, from));
+    const lm_bytes_32 each = __builtin_shufflevector(all, all, 0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1, 18, 18,
+                                                     18, 18, 18, 18, 18, 18, 19, 19, 19, 19, 19, 19, 19, 19);
+    return (lm_bytes_32)((each & LM_LOAD_AS(lm_bytes_32, bit)) != 0) & mask;
+  }
+  lm_bytes_32 out;
+  for (int i = 0; i < LM_RUN; i++) out[i] = (uint8_t)(lm_block_field(block, b, first + i) << up);
+  return out;
+}
+
+/* Returns the integers of the LM_RUN elements from `first` on, with zero not subtracted. */
+LM_INLINE lm_bytes_32 lm_run_integers(const lm_block_kind *k, const uint8_t *block, int first) {
+  lm_bytes_32 q = lm_run_fields(block, k->low, first, 0);
+  if (k->high.width) q |= lm_run_fields(block, k->high, first, k->low.width);
+  if (!k->table) return k->flip ? q ^ (uint8_t)k->flip : q;
+#ifdef __AVX2__
+  return (lm_bytes_32)_mm256_shuffle_epi8(_mm256_broadcastsi128_si256(_mm_loadu_si128((const void *)k->table)),
+                                          (__m256i)q);
+#else
+  for (int i = 0; i < LM_RUN; i++) q[i] = k->table[q[i]];
+  return q;
+#endif
+}
