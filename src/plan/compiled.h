@@ -23,7 +23,7 @@ struct lm_compiled {
   lm_follower follower;
   lm_op_recorder recorder;
   lm_tensor_watcher watcher;
-  void (*collect)(void *); /* of garbage that holds scores */
+  void (*collect)(void *); /* frees garbage that holds scores */
   void *collect_ctx;
   lm_segment *segments; /* the last used first */
   lm_segment *now;      /* the segment of this call's latest events, or NULL */
