@@ -37,6 +37,11 @@ lm_status lm_product_sums(bool of_other, lm_tensor *sums, lm_tensor **out) {
   return lm_tensor_view(sums, 2, size, stride, 0, out);
 }
 
+lm_status lm_product_add(lm_tensor *part, lm_tensor *y) {
+  LM_OWNED *same = NULL;
+  return lm_pointwise_run(LM_OP_add, 2, (lm_tensor *[]){y, part}, (double[]){1}, y, &same);
+}
+
 lm_status lm_product_gelu(lm_tensor *grad, const lm_tensor *before, lm_tensor *y) {
   LM_OWNED *same = NULL;
   lm_tensor *in[] = {grad ? grad : (lm_tensor *)before, (lm_tensor *)before};

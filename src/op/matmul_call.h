@@ -18,5 +18,7 @@ typedef struct lm_matrix {
 LM_API lm_status lm_matrix_describe(const lm_tensor *t, lm_dtype dtype, lm_matrix *m);
 /* Sets y to gelu_tanh of `before` or, unless grad is NULL, to its gradient there; y may be grad. */
 LM_API lm_status lm_product_gelu(lm_tensor *grad, const lm_tensor *before, lm_tensor *y);
+/* Adds `part`, a product, to y. */
+LM_API lm_status lm_product_add(lm_tensor *part, lm_tensor *y);
 /* Returns in *out the sums of mm_with_sums with the summed dim, which reductions keep. */
 LM_API lm_status lm_product_sums(bool of_other, lm_tensor *sums, lm_tensor **out);

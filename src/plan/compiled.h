@@ -23,6 +23,8 @@ struct lm_compiled {
   lm_follower follower;
   lm_op_recorder recorder;
   lm_tensor_watcher watcher;
+  void (*collect)(void *); /* frees garbage that holds scores */
+  void *collect_ctx;
   lm_segment *segments; /* the last used first */
   lm_segment *now;      /* the segment of this call's latest events, or NULL */
   lm_follow_mode mode;

@@ -27,13 +27,19 @@ static void put_list(lm_bytes *out, const lm_segment *g, int n, const int *v) {
   }
 }
 
+static bool joins_chunks(const lm_segment *g, int i) {
+  bool joins = false;
+  for (int k = 0; k < g->nchunks; k++) joins = joins || (i > g->chunks[k].scores && i < g->chunks[k].end);
+  return joins && g->step[i].chunks == LM_BY_CHUNKS;
+}
+
 void lm_segment_write(const lm_segment *g, bool is_planned, lm_bytes *out) {
   for (int i = 0; i < g->nsteps; i++) {
     const lm_segment_step *s = &g->step[i];
     const lm_op *op = &lm_ops[s->op < 0 ? lm_pointwise_op(s->kernel) : s->op];
     if (is_planned && s->op >= 0 && op->kind == LM_VIEW) continue; /* nothing runs */
     const lm_segment_step *before = is_planned && i > 0 ? s - 1 : NULL;
-    const bool joins = before && (s->joins || (s->group > 0 && s->group == before->group));
+    const bool joins = before && (s->joins || (s->group > 0 && s->group == before->group) || joins_chunks(g, i));
     lm_put(out, joins ? "  + " : "    ", 4);
     put_list(out, g, s->nout, s->out);
     lm_put(out, " = ", 3);

@@ -5,6 +5,7 @@
 #include "autograd/tape.h"
 #include "base/mem.h"
 #include "plan/compiled.h"
+#include "plan/passes.h"
 
 /* Segments; recordings in a row, to which a run adds a quarter; calls that were recorded, one after the other, which
  * have a reason. */
@@ -16,6 +17,10 @@ enum { MOST = 64, CREDIT = 32, UNSTEADY = 4, MOST_RESTS = 256 };
  * continued there, once garbage is collected, unless `ends`. */
 static lm_status run_segment(lm_compiled *c, bool ends) {
   lm_segment *g = c->now, **at = &c->segments;
+  if (c->collect && !g->holds_scores && lm_segment_holds_scores(g)) {
+    c->collect(c->collect_ctx);
+    g->holds_scores = lm_segment_holds_scores(g);
+  }
   lm_status status = lm_segment_run(g);
   if (status == LM_E_OOM && !ends) return status;
   if (status == LM_E_STATE) lm_segment_refuse(g, "%s", lm_error());
@@ -293,6 +298,11 @@ lm_status lm_compiled_new(bool exact, lm_compiled **out) {
   c->credit = CREDIT;
   c->is_exact = exact;
   return LM_OK;
+}
+
+void lm_compiled_set_collect(lm_compiled *c, void (*collect)(void *), void *ctx) {
+  c->collect = collect;
+  c->collect_ctx = ctx;
 }
 
 void lm_compiled_free(lm_compiled *c) {

@@ -7,9 +7,11 @@
 
 typedef struct lm_compiled lm_compiled;
 
-/* exact: results have the bits of eager ops, which they have on the CPU in any case. */
+/* exact: results have the bits of eager ops. */
 LM_API lm_status lm_compiled_new(bool exact, lm_compiled **out);
 LM_API void lm_compiled_free(lm_compiled *c); /* c may be NULL */
+/* Sets what collects garbage that holds what a segment would otherwise not compute whole. */
+LM_API void lm_compiled_set_collect(lm_compiled *c, void (*collect)(void *), void *ctx);
 /* Begins a call of the function on this thread; false, and nothing was done, if one runs already or the thread records
  * ops. */
 LM_API bool lm_compiled_begin(lm_compiled *c);

@@ -59,7 +59,7 @@ static bool is_each(const lm_segment_step *s) {
 bool lm_group_space_of(const lm_segment *g, const lm_segment_step *s, lm_group_space *out) {
   bool of_rows;
   *out = (lm_group_space){.numel = 1};
-  if (s->nin == 0 || s->nout == 0) return false;
+  if (s->nin == 0 || s->nout == 0 || s->chunks > 0) return false;
   for (int k = 0; k < s->nin; k++)
     if (s->in[k] >= 0 && !is_on_device(g, s->in[k])) return false;
   for (int k = 0; k < s->nout; k++)

@@ -10,6 +10,18 @@
  * segment whose folded weights are taken where they were made of the same tensors, or NULL. */
 lm_status lm_segment_join_layers(lm_segment *g, const lm_segment *like);
 
+/* ---- on every device, unless the segment is exact */
+/* Marks the steps of linear layers with cross entropy, which other passes leave as they are then. */
+lm_status lm_segment_mark_chunks(lm_segment *g);
+/* Notes those that are computed by chunks of rows, once other passes have moved steps. */
+lm_status lm_segment_add_chunks(lm_segment *g);
+/* Returns the chunks that begin with step i, if those of the first n steps can be computed so; else NULL. */
+const lm_score_chunks *lm_segment_chunks_at(lm_segment *g, int i, int n);
+/* Returns true if scores will be whole since somebody holds them. */
+bool lm_segment_holds_scores(const lm_segment *g);
+/* Computes them, once the steps before them have run. */
+lm_status lm_segment_compute_chunks(lm_segment *g, const lm_score_chunks *c);
+
 /* ---- on the CPU: they keep the bits */
 /* Makes elementwise steps that write in place to memory of the segment steps with results of their own. */
 lm_status lm_segment_out_of_place(lm_segment *g);
@@ -36,9 +48,9 @@ static inline bool lm_step_is_elementwise(const lm_segment_step *s) {
 
 static inline bool lm_step_is_view(const lm_segment_step *s) { return s->op >= 0 && lm_ops[s->op].kind == LM_VIEW; }
 
-/* Returns true for a product of two matrices. */
+/* Returns true for a product of two matrices, which is not computed by chunks. */
 static inline bool lm_step_is_product(const lm_segment_step *s) {
-  return s->op == LM_OP_linear || s->op == LM_OP_mm || s->op == LM_OP_addmm;
+  return s->chunks == 0 && (s->op == LM_OP_linear || s->op == LM_OP_mm || s->op == LM_OP_addmm);
 }
 
 /* Returns true if a step writes to its k-th tensor. */

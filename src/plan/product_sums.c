@@ -10,8 +10,9 @@ static bool has_wide_result(const lm_segment *g, const lm_segment_step *s) {
 }
 
 static bool is_product(const lm_segment *g, const lm_segment_step *s) {
-  return s->op == LM_OP_mm && has_wide_result(g, s) && LM_DEVICE_KIND(g->value[s->out[0]].place.device) != LM_CPU &&
-         !g->value[s->in[0]].number && !g->value[s->in[1]].number;
+  return s->op == LM_OP_mm && lm_step_is_product(s) && has_wide_result(g, s) &&
+         LM_DEVICE_KIND(g->value[s->out[0]].place.device) != LM_CPU && !g->value[s->in[0]].number &&
+         !g->value[s->in[1]].number;
 }
 
 /* Returns true if a step sums over all but the last dim of what a product's operand is, which is a contiguous matrix as

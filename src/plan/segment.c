@@ -83,6 +83,7 @@ void lm_segment_free(lm_segment *g) {
   lm_free(g->sum);
   lm_free(g->part);
   lm_free(g->fold);
+  lm_free(g->chunks);
   lm_free(g->reached);
   lm_bytes_free(&g->recorded);
   lm_free(g->chain);

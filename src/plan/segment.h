@@ -78,12 +78,21 @@ typedef struct lm_segment_step {
   bool is_removed; /* true until lm_segment_drop_removed */
   int overwrites;  /* value whose memory the result takes, unless somebody holds it; -1: none */
   int group;       /* number of its group from 1; 0: none */
-  int leaf;        /* number from 1 of the leaf whose memory for gradients its result may take; 0: none */
+  uint8_t
+      chunks; /* LM_BY_CHUNKS: of a layer that is computed by chunks; LM_BEFORE_CHUNKS, LM_AFTER_CHUNKS: see there */
+  int leaf;   /* number from 1 of the leaf whose memory for gradients its result may take; 0: none */
   int nin, nout;
   void *args; /* the op's struct, or an array of numbers */
   int *in;    /* indices of values; -1: NULL */
   int out[LM_MAX_OUTS];
 } lm_segment_step;
+
+enum { LM_BEFORE_CHUNKS = 1, LM_BY_CHUNKS, LM_AFTER_CHUNKS };
+
+typedef struct lm_score_chunks { /* steps of a linear layer with cross entropy, whose gradients are dx, dw and db */
+  int scores, forward, backward, dx, dw, db; /* db: -1: none */
+  int end;                                   /* step after the last of them; those between run before or after all */
+} lm_score_chunks;
 
 typedef struct lm_segment_leaf { /* a leaf whose .grad a backward pass sets or adds to; values, -1: nil */
   int instance, before, after;
@@ -166,12 +175,16 @@ typedef struct lm_segment {
   struct lm_segment_group *group; /* plan/group.h */
   int ngroups;
   size_t group_capacity;
+  lm_score_chunks *chunks;
+  int nchunks;
+  size_t chunks_capacity;
   lm_bytes recorded;      /* steps as recorded, if they are to be explained */
   lm_device device;       /* GPU of its tensors; the CPU if none is on a GPU */
   lm_device graph_device; /* device of tensors that require grad; LM_NO_DEVICE: there are none */
   bool is_exact;          /* true if passes keep the bits of eager ops on every device */
   bool is_fixed;          /* true if no place may shift, since one counts from the memory's begin */
   bool runs_as_is;        /* true if its calls run one by one */
+  bool holds_scores;      /* true if scores were held that garbage did not hold */
   int patience, waits;    /* calls that run as they are before it is recorded again; how many the next time */
   const char *line;       /* line of the script at its last event; interned, or NULL */
   char reason[200];       /* why it runs as it is */

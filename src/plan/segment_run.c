@@ -96,6 +96,7 @@ static void find_deliveries(lm_segment *g) {
 
 lm_status lm_segment_plan(lm_segment *g) {
   bool any = false;
+  if (!g->is_exact && g->nevents > 0) NEED(lm_segment_mark_chunks(g));
   if (LM_DEVICE_KIND(g->device) == LM_CPU) {
     NEED(lm_segment_out_of_place(g));
     lm_segment_order(g);
@@ -107,6 +108,7 @@ lm_status lm_segment_plan(lm_segment *g) {
     NEED(lm_segment_add_embeddings(g));
     NEED(lm_segment_group_steps(g));
   }
+  NEED(lm_segment_add_chunks(g));
   lm_segment_set_last_uses(g);
   find_written(g);
   lm_segment_overwrite(g);
@@ -208,8 +210,29 @@ static lm_status run_step(lm_segment *g, int i) {
     lm_status put = put_result(g, s->out[k], out[k], name);
     if (status == LM_OK) status = put;
   }
-  drop_unused(g, i);
   return status;
+}
+
+static lm_status run_between_chunks(lm_segment *g, const lm_score_chunks *c, int which) {
+  for (int i = c->scores; i < c->end; i++)
+    if (g->step[i].chunks == which) NEED(run_step(g, i));
+  return LM_OK;
+}
+
+/* Computes a layer by chunks, and the steps between its steps; true if it did. n: number of steps that are to run. */
+static bool run_chunks(lm_segment *g, int i, int n, lm_status *status) {
+  const lm_score_chunks *c = g->nchunks > 0 ? lm_segment_chunks_at(g, i, n) : NULL;
+  if (!c) return false;
+  *status = lm_segment_add_parts(g, i, c->end - i);
+  if (*status == LM_OK) *status = run_between_chunks(g, c, LM_BEFORE_CHUNKS);
+  if (*status == LM_OK) *status = lm_segment_compute_chunks(g, c);
+  if (*status == LM_OK) *status = run_between_chunks(g, c, LM_AFTER_CHUNKS);
+  for (int k = i; k < c->end && *status != LM_OK; k++) /* so that all can run again */
+    for (int o = 0; o < g->step[k].nout && !lm_step_is_view(&g->step[k]); o++)
+      if (g->step[k].out[o] >= 0) lm_segment_drop_buffer(g, &g->buffer[lm_buffer_of(g, g->step[k].out[o])]);
+  for (int k = i; k < c->end && *status == LM_OK; k++) drop_unused(g, k);
+  g->done += *status == LM_OK ? c->end - i - 1 : 0;
+  return true;
 }
 
 /* Runs the steps of the group that begins with step i; true if it did. */
@@ -258,7 +281,10 @@ static lm_status run_steps(lm_segment *g, int n) {
     if (!defers && s->is_chained) lm_chain_begin(g->chain), defers = true;
     status = lm_segment_add_parts(g, g->done, s->group > 0 ? g->group[s->group - 1].nsteps : 1);
     if (status != LM_OK) break;
-    if (!run_group(g, g->done, &status)) status = run_step(g, g->done);
+    if (run_chunks(g, g->done, n, &status) || run_group(g, g->done, &status)) continue;
+    const int i = g->done;
+    status = run_step(g, i);
+    if (status == LM_OK) drop_unused(g, i);
   }
   if (defers) {
     const lm_status ended = end_row(g);

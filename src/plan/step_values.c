@@ -37,8 +37,10 @@ static bool is_in_range(const lm_segment *g, const lm_segment_step *s) {
     return false;
   const int64_t *x = (const int64_t *)((const char *)b->storage->data + v->place.at + b->shift);
   const int64_t numel = lm_place_numel(&v->place);
+  const bool is_loss = s->op == LM_OP_cross_entropy_rows;
+  const int64_t ignored = is_loss ? ((const lm_cross_entropy_rows_args *)s->args)->ignore_index : 1;
   for (int64_t k = 0; k < numel; k++)
-    if (x[k] < 1 || x[k] > of->place.size[op->index_dim]) return false;
+    if ((x[k] < 1 || x[k] > of->place.size[op->index_dim]) && x[k] != ignored) return false;
   return true;
 }
 

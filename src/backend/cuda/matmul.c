@@ -74,7 +74,7 @@ static lm_status multiply_by_blas(lm_cuda_frame *f, const lm_product_args *p, lm
     int64_t stride[LM_MAX_DIMS];
     lm_product_spread(p, y, stride);
     TRY(lm_tensor_view((lm_tensor *)input, y->ndim, y->size, stride, 0, &sum));
-    TRY(lm_cuda_copy(sum, y));
+    if (input != y) TRY(lm_cuda_copy(sum, y));
     job.bias = NULL;
     job.beta = p->beta;
     TRY(lm_cuda_gemm(&job, f->stream, done_));
@@ -94,9 +94,10 @@ lm_status lm_cuda_product(const lm_product_args *p, lm_tensor *const *out, lm_cu
     NEED(multiply_by_blas(f, p, y, (beside){0}, &done_));
   if (done_ || y->dtype == p->x->dtype) return done_ ? LM_OK : multiply_by_tiles(p, y, f->stream);
   LM_OWNED *half = NULL;
+  const lm_product_args q = {.x = p->x, .other = p->other, .transposed = p->transposed, .alpha = p->alpha};
   NEED(lm_tensor_empty(p->x->dtype, y->device, y->ndim, y->size, LM_CONTIGUOUS, &half));
-  NEED(multiply_by_tiles(p, half, f->stream));
-  return lm_cuda_copy(half, y);
+  NEED(multiply_by_tiles(&q, half, f->stream));
+  return p->beta == 0 ? lm_cuda_copy(half, y) : lm_product_add(half, y);
 }
 
 lm_status lm_cuda_mm_with_sums(const lm_mm_with_sums_args *a, lm_tensor *const *out, lm_cuda_frame *f) {

@@ -20,6 +20,11 @@ LM_FUNCTION(compiled, (boolean, exact, false)) {
 
 static void collect_garbage(void *L) { lm_collect_all(L); }
 
+static void collect_small_heap(void *L) {
+  enum { SMALL = 32 << 10 }; /* KB that are collected within a few ms */
+  if (lua_gc(L, LUA_GCCOUNT, 0) < SMALL) lm_collect_all(L);
+}
+
 LM_OBJECT_METHOD(compiled, call, "call") {
   lm_lua *s = LM_STATE(L);
   lm_compiled *c = lm_need_compiled(L, 1, "call", "compiled");
@@ -29,6 +34,7 @@ LM_OBJECT_METHOD(compiled, call, "call") {
     return lua_gettop(L) - 1;
   }
   s->follows = true;
+  lm_compiled_set_collect(c, collect_small_heap, L);
   lm_lines_changed(s);
   const bool failed = lm_pcall(L, lua_gettop(L) - 2, LUA_MULTRET);
   lm_status status = lm_compiled_end(c, failed, collect_garbage, L);

@@ -12,8 +12,8 @@
 #include "op_args_products.h"
 #include "op_args_reductions.h"
 
-/* finish, finish_ctx, finished: of the job (gemm.h). An input that is y itself is added to; if that may change bits,
- * nothing is done, and *finished is false. */
+/* finish, finish_ctx, finished: of the job (gemm.h). An input that is y itself is added to; if finished is not NULL
+ * and that may change bits, nothing is done, and *finished is false. */
 static lm_status multiply_in_dtype(const lm_product_args *p, lm_dtype dtype, lm_tensor *y, lm_chain_block *finish,
                                    const void *finish_ctx, bool *finished, bool *done_) {
   lm_status status;
@@ -49,8 +49,8 @@ static lm_status multiply_in_dtype(const lm_product_args *p, lm_dtype dtype, lm_
   job.bias = bias;
   if (finish && sum == y) job.finish = finish, job.finish_ctx = finish_ctx, job.finished = finished;
   *done_ = true;
-  if (adds) *finished = sum == y && by_gemm && lm_cpu_gemm_adds_once(&job);
-  if (adds && !*finished) goto done;
+  if (adds && finished) *finished = sum == y && by_gemm && lm_cpu_gemm_adds_once(&job);
+  if (adds && finished && !*finished) goto done;
   if (by_gemm)
     TRY(lm_cpu_gemm(&job));
   else if (dtype == LM_BF16)
@@ -80,7 +80,16 @@ static lm_status multiply_by_blocks(const lm_product_args *p, lm_tensor *y, lm_c
   return multiply_in_dtype(p, lm_dtype_is_half(dtype) ? LM_F32 : dtype, y, finish, ctx, finished, &done_);
 }
 
+/* Sets y, of another dtype than x, to a product, or adds that to it. */
+static lm_status multiply_to(const lm_product_args *p, lm_tensor *y) {
+  LM_OWNED *part = NULL;
+  NEED(lm_tensor_empty(p->x->dtype, y->device, y->ndim, y->size, LM_CONTIGUOUS, &part));
+  NEED(multiply_by_blocks(&(lm_product_args){.x = p->x, .other = p->other, .alpha = p->alpha}, part, NULL, NULL, NULL));
+  return p->input ? lm_product_add(part, y) : lm_cpu_copy(part, y);
+}
+
 lm_status lm_cpu_product(const lm_product_args *p, lm_tensor *const *out) {
+  if (p->x->dtype != out[0]->dtype) return multiply_to(p, out[0]);
   const bool defers = atomic_load_explicit(&lm_chains, memory_order_relaxed) > 0;
   if (__builtin_expect(defers, 0) && lm_chain_put_product(p, out[0], multiply_by_blocks)) return LM_OK;
   return multiply_by_blocks(p, out[0], NULL, NULL, NULL);
