@@ -24,6 +24,16 @@ LM_INLINE void scales_of(const lm_block_kind *k, const uint8_t *block, int runs,
     if (lm_block_has_minima(k)) _mm256_storeu_ps(minimum, -HALVES());
     return;
   }
+  if (k->form == LM_BLOCK_SIX_BITS) {
+    uint32_t w[4];
+    const __m256 d = _mm256_cvtph_ps(_mm_set1_epi16(LM_LOAD_AS(short, block)));
+    const __m256 least = _mm256_cvtph_ps(_mm_set1_epi16(LM_LOAD_AS(short, block + 2)));
+    lm_block_six_bits(block, w);
+    const __m128i bytes = _mm_setr_epi32((int)w[0], (int)w[1], (int)w[2], (int)w[3]);
+    _mm256_storeu_ps(scale, d * _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(bytes)));
+    _mm256_storeu_ps(minimum, least * _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_srli_si128(bytes, 8))));
+    return;
+  }
 #endif
   if (k->elements == LM_BLOCK_CHUNK) {
     lm_block_scales(k, block, scale, minimum);
