@@ -31,7 +31,7 @@ typedef struct lm_block_kind {
   int bytes, elements, group, zero, flip;
   lm_block_form form;
   lm_block_bits low, high;
-  const uint8_t *table; /* of 16 numbers, or NULL */
+  const uint8_t *table; /* 16 numbers, or NULL */
 } lm_block_kind;
 
 #include "block_kinds.h"
@@ -83,6 +83,15 @@ LM_BLOCK_INLINE uint32_t lm_block_word(const uint8_t *from) {
   return word;
 }
 
+/* Sets words to the bytes of 8 scales and of 8 minima of 6 bits, whose upper two bits are apart in some. */
+LM_BLOCK_INLINE void lm_block_six_bits(const uint8_t *block, uint32_t words[4]) {
+  const uint32_t a = lm_block_word(block + 4), b = lm_block_word(block + 8), c = lm_block_word(block + 12);
+  words[0] = a & 0x3f3f3f3f;
+  words[1] = (c & 0x0f0f0f0f) | (a >> 2 & 0x30303030);
+  words[2] = b & 0x3f3f3f3f;
+  words[3] = (c >> 4 & 0x0f0f0f0f) | (b >> 2 & 0x30303030);
+}
+
 /* Reads the scale and the minimum of each group of a block. */
 LM_BLOCK_INLINE void lm_block_scales(const lm_block_kind *k, const uint8_t *block, float *scale, float *minimum) {
   switch (k->form) {
@@ -93,13 +102,8 @@ LM_BLOCK_INLINE void lm_block_scales(const lm_block_kind *k, const uint8_t *bloc
       break;
     case LM_BLOCK_SIX_BITS: {
       const float d = lm_block_half(block), least = lm_block_half(block + 2);
-      const uint32_t a = lm_block_word(block + 4), b = lm_block_word(block + 8), c = lm_block_word(block + 12);
-      const uint32_t words[4] = {
-          a & 0x3f3f3f3f,
-          (c & 0x0f0f0f0f) | (a >> 2 & 0x30303030),
-          b & 0x3f3f3f3f,
-          (c >> 4 & 0x0f0f0f0f) | (b >> 2 & 0x30303030),
-      };
+      uint32_t words[4];
+      lm_block_six_bits(block, words);
       uint8_t bytes[16];
       memcpy(bytes, words, sizeof bytes);
       for (int i = 0; i < 8; i++) scale[i] = d * (float)bytes[i];
@@ -134,7 +138,7 @@ LM_BLOCK_INLINE void lm_block_scales(const lm_block_kind *k, const uint8_t *bloc
       break;
     }
     case LM_BLOCK_EXPONENT: {
-      const uint32_t e = block[0], bits = e > 1 ? (e - 1) << 23 : 0x200000u << e; /* of 2^(e - 128) */
+      const uint32_t e = block[0], bits = e > 1 ? (e - 1) << 23 : 0x200000u << e; /* the bits of 2^(e - 128) */
       memcpy(scale, &bits, sizeof bits);
       break;
     }

@@ -170,9 +170,10 @@ local function check_layers(who, spec, from_file, n)
   end
 end
 
--- Rejects buffers, such as angles of positions, that are larger than the weights.
-local function check_buffers(who, net, bytes, largest)
-  local buffers = meta.bytes(net) - meta.bytes(net, nil, true)
+-- Rejects buffers, such as angles of positions, that are larger than the weights. blocks: the bytes of buffers that are
+-- weights.
+local function check_buffers(who, net, bytes, blocks, largest)
+  local buffers = meta.bytes(net) - meta.bytes(net, nil, true) - blocks
   if buffers > 2 ^ 30 and buffers > bytes then
     fail("%s: its buffers would take %.1f GiB, its weights take %.1f GiB%s", who, buffers / 2 ^ 30, bytes / 2 ^ 30,
       largest)
@@ -259,8 +260,8 @@ return function(who, opts, spec, make, first, reads)
   if plain then n_tensors, bytes = held_by(weights) end
   if plain and how.strict ~= false then check_layers(who, spec, from_file, n_tensors) end
   local net, largest = meta.of(make, lists.copy(own)), largest_size(spec, own)
-  local complete = false
-  if config and options.is_plain(weights) then load_module("luminary.nn.blocks").put(net, weights) end
+  local complete, blocks = false, 0
+  if config and options.is_plain(weights) then blocks = load_module("luminary.nn.blocks").put(net, weights) end
   if weights then
     how.dry_run = true
     local ok, report = pcall(net.load_state_dict, net, weights, how)
@@ -277,7 +278,7 @@ return function(who, opts, spec, make, first, reads)
     how.dry_run, complete = nil, #report.missing_keys == 0 and #(report.mismatched_keys or {}) == 0
   end
   if not meta.is_on() then check_memory(who, net, dtype, device, largest) end
-  if plain then check_buffers(who, net, bytes, largest) end
+  if plain then check_buffers(who, net, bytes, blocks, largest) end
   if complete then
     meta.allocate(net, dtype, device)
   else

@@ -67,8 +67,9 @@ layer.prints(BlockEmbedding, "num_embeddings embedding_dim kind")
 function blocks.divides(n, kind) return n % block_kinds[kind].elements == 0 end
 
 --- Replaces the layers of a net whose weights `weights` has as blocks, {kind, blocks, transposed}, by name: the values
---- become the layers' own tensors. Weights of other modules, or of other shapes, are expanded.
+--- become the layers' own tensors, whose bytes are returned. Weights of other modules or shapes are expanded.
 function blocks.put(net, weights)
+  local bytes = 0
   for name, value in pairs(weights) do
     if options.is_plain(value) and value.blocks then
       local kind = block_kinds[value.kind]
@@ -80,13 +81,14 @@ function blocks.put(net, weights)
       if value.transposed then first, second = columns, rows end
       if shape[1] == first and shape[2] == second then
         net:set_submodule(path, module:to_blocks(value.kind, value.blocks))
-        weights[name] = value.blocks
+        weights[name], bytes = value.blocks, bytes + value.blocks:numel()
       else
         local expanded = ops.expand_blocks(value.blocks, value.kind)
         weights[name] = value.transposed and expanded:t() or expanded
       end
     end
   end
+  return bytes
 end
 
 return blocks

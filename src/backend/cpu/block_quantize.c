@@ -9,7 +9,7 @@
 enum { TRIES = 9 };
 
 typedef struct integer_range {
-  float low, high; /* of integers less zero */
+  float low, high; /* bounds of integers less zero */
 } integer_range;
 
 static integer_range range_of(const lm_block_kind *k) {

@@ -76,7 +76,7 @@ typedef struct expand_job {
   int kind;
   const lm_tensor *index;
   const uint8_t *from;
-  int64_t bytes, elements; /* of a row */
+  int64_t bytes, elements; /* sizes of a row */
   float *to;
 } expand_job;
 

@@ -7,7 +7,7 @@
 #include "backend/cpu/isa/int8_lanes.h"
 #include "backend/cpu/isa/lanes.h"
 
-enum { RUNS = LM_BLOCK_CHUNK / LM_RUN, FEW = 4, MANY = 8, STEPS = 127 };
+enum { RUNS = LM_BLOCK_CHUNK / LM_RUN, FEW = 4, MANY = 8, STEPS = 127, AHEAD = 2048 };
 
 /* ---- scales of blocks */
 
@@ -22,6 +22,16 @@ LM_INLINE void scales_of(const lm_block_kind *k, const uint8_t *block, int runs,
     _mm256_storeu_ps(scale, HALVES());
     at = 2;
     if (lm_block_has_minima(k)) _mm256_storeu_ps(minimum, -HALVES());
+    return;
+  }
+  if (k->form == LM_BLOCK_SIX_BITS) {
+    uint32_t w[4];
+    const __m256 d = _mm256_cvtph_ps(_mm_set1_epi16(LM_LOAD_AS(short, block)));
+    const __m256 least = _mm256_cvtph_ps(_mm_set1_epi16(LM_LOAD_AS(short, block + 2)));
+    lm_block_six_bits(block, w);
+    const __m128i bytes = _mm_setr_epi32((int)w[0], (int)w[1], (int)w[2], (int)w[3]);
+    _mm256_storeu_ps(scale, d * _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(bytes)));
+    _mm256_storeu_ps(minimum, least * _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_srli_si128(bytes, 8))));
     return;
   }
 #endif
@@ -125,39 +135,56 @@ LM_INLINE float sum_of_8(lm_float_8 v) {
   return sum[0] + sum[1];
 }
 
+/* Sums of rows of x: two, since an addition takes longer than a run, and the minima's. */
 typedef struct few_sums {
-  lm_float_8 sum[FEW][2], less[FEW];
+  lm_float_8 even[FEW], odd[FEW], less[FEW];
 } few_sums;
+
+/* Returns sum plus the products of a run of weight, w, and of x; factor: of the run's groups. */
+LM_INLINE lm_float_8 add_run(const lm_block_kind *k, bool vnni, lm_float_8 sum, lm_int32_8 w, const int8_t *steps,
+                             const int32_t *part, const float *factor) {
+  const lm_int32_8 start = k->zero && !subtracts_zero(vnni, k->zero) ? LM_LOAD_AS(lm_int32_8, part) : (lm_int32_8){0};
+  const lm_int32_8 dots = run_dots(vnni, k->zero, start, w, LM_LOAD_AS(lm_int32_8, steps));
+  const float a = factor[0], b = k->group == LM_RUN ? a : factor[1];
+  return sum + __builtin_convertvector(dots, lm_float_8) * (lm_float_8){a, a, a, a, b, b, b, b};
+}
 
 /* Adds the products of `runs` runs of a row of weight and of rows of x from element `at` of row `first` on. */
 LM_INLINE void add_chunk(const lm_block_kind *k, bool vnni, int rows, int runs, const uint8_t *block,
                          const lm_block_steps *x, int64_t first, int64_t at, few_sums *to) {
-  const int groups = LM_BLOCK_CHUNK / k->group;
+  const int groups = LM_BLOCK_CHUNK / k->group, each = LM_RUN / k->group;
   float scale[LM_BLOCK_GROUPS] __attribute__((aligned(32))), minimum[LM_BLOCK_GROUPS] __attribute__((aligned(32)));
   float by[FEW][LM_BLOCK_GROUPS] __attribute__((aligned(32)));
+  const int8_t *steps[FEW];
+  const int32_t *part[FEW];
+  for (int i = 0; i < LM_BLOCK_CHUNK / k->elements * k->bytes;
+       i += lm_cache_line) /* the processor's own stop at pages */
+    __builtin_prefetch(block + AHEAD + i);
   scales_of(k, block, runs, scale, minimum);
   for (int r = 0; r < rows; r++) {
-    const int64_t of = ((first + r) * x->row + at) / k->group;
+    const uint64_t of = (uint64_t)((first + r) * x->row + at);
+    const float *factor = x->scale + of / (unsigned)k->group, *sum = x->sum + of / (unsigned)k->group;
+    steps[r] = x->steps + of, part[r] = x->part + of / 4;
     for (int i = 0; i < groups; i += 8) {
-      const lm_float_8 each = LM_LOAD_AS(lm_float_8, scale + i) * LM_LOAD_AS(lm_float_8, x->scale + of + i);
-      memcpy(by[r] + i, &each, sizeof each);
-      if (lm_block_has_minima(k))
-        to->less[r] += LM_LOAD_AS(lm_float_8, minimum + i) * LM_LOAD_AS(lm_float_8, x->sum + of + i);
+      const lm_float_8 product = LM_LOAD_AS(lm_float_8, scale + i) * LM_LOAD_AS(lm_float_8, factor + i);
+      memcpy(by[r] + i, &product, sizeof product);
+      if (lm_block_has_minima(k)) to->less[r] += LM_LOAD_AS(lm_float_8, minimum + i) * LM_LOAD_AS(lm_float_8, sum + i);
     }
   }
-#pragma GCC unroll 8
-  for (int run = 0; run < runs; run++) {
-    const int first_of = run * LM_RUN % k->elements;
-    const lm_int32_8 w = (lm_int32_8)lm_run_integers(k, block + run * LM_RUN / k->elements * k->bytes, first_of);
-    for (int r = 0; r < rows; r++) {
-      const int64_t of = (first + r) * x->row + at + run * LM_RUN;
-      const lm_int32_8 start =
-          k->zero && !subtracts_zero(vnni, k->zero) ? LM_LOAD_AS(lm_int32_8, x->part + of / 4) : (lm_int32_8){0};
-      const lm_int32_8 dots = run_dots(vnni, k->zero, start, w, LM_LOAD_AS(lm_int32_8, x->steps + of));
-      const float *s = by[r] + run * LM_RUN / k->group;
-      const lm_float_8 factor =
-          k->group == LM_RUN ? s[0] + (lm_float_8){0} : (lm_float_8){s[0], s[0], s[0], s[0], s[1], s[1], s[1], s[1]};
-      to->sum[r][run & 1] += __builtin_convertvector(dots, lm_float_8) * factor;
+#pragma GCC unroll 4
+  for (int i = 0; i < RUNS; i += 2) {
+    if (i < runs) {
+      const lm_int32_8 w =
+          (lm_int32_8)lm_run_integers(k, block + i * LM_RUN / k->elements * k->bytes, i * LM_RUN % k->elements);
+      for (int r = 0; r < rows; r++)
+        to->even[r] = add_run(k, vnni, to->even[r], w, steps[r] + i * LM_RUN, part[r] + i * 8, by[r] + i * each);
+    }
+    if (i + 1 < runs) {
+      const int j = i + 1;
+      const lm_int32_8 w =
+          (lm_int32_8)lm_run_integers(k, block + j * LM_RUN / k->elements * k->bytes, j * LM_RUN % k->elements);
+      for (int r = 0; r < rows; r++)
+        to->odd[r] = add_run(k, vnni, to->odd[r], w, steps[r] + j * LM_RUN, part[r] + j * 8, by[r] + j * each);
     }
   }
 }
@@ -166,12 +193,12 @@ LM_INLINE void multiply_few(const lm_block_kind *k, bool vnni, int rows, int64_t
                             int64_t first, const uint8_t *weight, float bias, float *y, int64_t y_row) {
   few_sums sums;
   int64_t at = 0;
-  for (int r = 0; r < rows; r++) sums.sum[r][0] = sums.sum[r][1] = sums.less[r] = (lm_float_8){0};
+  for (int r = 0; r < rows; r++) sums.even[r] = sums.odd[r] = sums.less[r] = (lm_float_8){0};
   for (; at + LM_BLOCK_CHUNK <= n; at += LM_BLOCK_CHUNK, weight += LM_BLOCK_CHUNK / k->elements * k->bytes)
     add_chunk(k, vnni, rows, RUNS, weight, x, first, at, &sums);
   if (k->elements < LM_BLOCK_CHUNK && at < n)
     add_chunk(k, vnni, rows, (int)(n - at) / LM_RUN, weight, x, first, at, &sums);
-  for (int r = 0; r < rows; r++) y[r * y_row] = sum_of_8(sums.sum[r][0] + sums.sum[r][1] - sums.less[r]) + bias;
+  for (int r = 0; r < rows; r++) y[r * y_row] = sum_of_8(sums.even[r] + sums.odd[r] - sums.less[r]) + bias;
 }
 
 LM_INLINE void few_of(const lm_block_kind *k, bool vnni, int64_t rows, int64_t outs, int64_t n, const lm_block_steps *x,

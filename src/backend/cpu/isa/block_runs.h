@@ -9,14 +9,14 @@
 #include "backend/cpu/isa/elem.h"
 #include "blocks.h"
 
-#pragma GCC diagnostic ignored "-Wpsabi" /* of functions that are all inlined */
+#pragma GCC diagnostic ignored "-Wpsabi" /* warns of functions that are all inlined */
 
 enum { LM_RUN = 32 }; /* elements: one to a byte of a register */
 
 typedef uint8_t lm_bytes_32 __attribute__((vector_size(32)));
 typedef uint16_t lm_pairs_16 __attribute__((vector_size(32)));
 typedef uint32_t lm_words_8 __attribute__((vector_size(32)));
-typedef uint32_t lm_words_4 __attribute__((vector_size(16)));
+typedef uint32_t lm_words_4 __attribute__((vector_size(16), unused));
 typedef int32_t lm_int32_8 __attribute__((vector_size(32), unused));
 
 #define LM_LOAD_AS(type, from)            \
@@ -37,8 +37,12 @@ LM_INLINE lm_bytes_32 lm_run_fields(const uint8_t *block, lm_block_bits b, int f
     return (lm_bytes_32)(down < 0 ? all << -down : all >> down) & mask;
   }
   if (b.span == 16 && b.width == 4 && up == 0) {
+#ifdef __AVX2__
+    const lm_words_8 both = (lm_words_8)_mm256_broadcastsi128_si256(_mm_loadu_si128((const void *)from));
+#else
     const lm_words_4 half = LM_LOAD_AS(lm_words_4, from);
     const lm_words_8 both = __builtin_shufflevector(half, half, 0, 1, 2, 3, 0, 1, 2, 3);
+#endif
     return (lm_bytes_32)(both >> (lm_words_8){0, 0, 0, 0, 4, 4, 4, 4}) & mask;
   }
   if (b.span == 1 && b.width == 1) { /* a bit of each: bytes are repeated, and their bits selected */
