@@ -124,9 +124,11 @@ end
 -- Ops whose sums over many classes leave float16's range, or whose result has the square of a dim.
 local small_only = {cross_entropy = true, multi_margin_loss = true, lu_pivots_to_matrix = true}
 
--- Ops whose own gradients are formulas in the inputs' dtype, whose range they leave, or 0 beyond a rounded number.
+-- Ops whose own gradients are formulas in the inputs' dtype, whose range they leave, 0 beyond a rounded number, or
+-- rounded to 8 bits.
 local no_gradient = {
   batch_norm_relu_backward = true, batch_norm_relu = true, triplet_margin_loss = true, pairwise_distance = true,
+  block_linear_input = true,
 }
 
 local function wants_grad(row, name)

@@ -261,7 +261,7 @@ return function(who, opts, spec, make, first, reads)
   if plain and how.strict ~= false then check_layers(who, spec, from_file, n_tensors) end
   local net, largest = meta.of(make, lists.copy(own)), largest_size(spec, own)
   local complete, blocks = false, 0
-  if config and options.is_plain(weights) then blocks = load_module("luminary.nn.blocks").put(net, weights) end
+  if config and options.is_plain(weights) then blocks = load_module("luminary.nn.block_weights").put(net, weights) end
   if weights then
     how.dry_run = true
     local ok, report = pcall(net.load_state_dict, net, weights, how)

@@ -1,5 +1,5 @@
 --- Layers with weights in quantized blocks, as GGUF files store them.
-local block_kinds = require "luminary.block_kinds"
+local block_weights = require "luminary.nn.block_weights"
 local core = require "luminary.core"
 local layer = require "luminary.nn.define_layer"
 local parameter = require "luminary.nn.parameter"
@@ -10,16 +10,10 @@ local shapes = require "luminary.tensor.shapes"
 local ops = core.ops
 local blocks = {}
 
---- Returns the row of a kind in luminary.block_kinds.
-function blocks.kind_of(who, kind)
-  return block_kinds[kind]
-    or options.must_be(who, "kind", ("one of '%s'"):format(table.concat(block_kinds.names, "', '")), kind)
-end
-
 -- Registers the buffer `weight`: blocks of the kind, as they are or made of floats. Returns the numbers of rows and
 -- columns that they stand for.
 local function set_blocks(self, who, weight, kind)
-  local row = blocks.kind_of(who, kind)
+  local row = block_weights.kind_of(who, kind)
   if weight.ndim ~= 2 or weight.dtype ~= "uint8" and not weight:is_floating_point() then
     options.must_be(who, "weight", "a floating matrix, or one of blocks as uint8", weight)
   end
@@ -62,33 +56,5 @@ BlockEmbedding.init = signature.of('BlockEmbedding(weight: tensor, kind: string,
 function BlockEmbedding:forward(index) return ops.block_rows(index, self.weight, self.kind):to(self.like.dtype) end
 
 layer.prints(BlockEmbedding, "num_embeddings embedding_dim kind")
-
---- Returns true if rows of n numbers consist of blocks of the kind.
-function blocks.divides(n, kind) return n % block_kinds[kind].elements == 0 end
-
---- Replaces the layers of a net whose weights `weights` has as blocks, {kind, blocks, transposed}, by name: the values
---- become the layers' own tensors, whose bytes are returned. Weights of other modules or shapes are expanded.
-function blocks.put(net, weights)
-  local bytes = 0
-  for name, value in pairs(weights) do
-    if options.is_plain(value) and value.blocks then
-      local kind = block_kinds[value.kind]
-      local rows, columns = value.blocks:size(1), value.blocks:size(2) / kind.bytes * kind.elements
-      local path = name:match "^(.*)%.weight$"
-      local ok, module = pcall(net.get_submodule, net, path or "")
-      local shape = ok and module.to_blocks and module.weight.shape or {}
-      local first, second = rows, columns
-      if value.transposed then first, second = columns, rows end
-      if shape[1] == first and shape[2] == second then
-        net:set_submodule(path, module:to_blocks(value.kind, value.blocks))
-        weights[name], bytes = value.blocks, bytes + value.blocks:numel()
-      else
-        local expanded = ops.expand_blocks(value.blocks, value.kind)
-        weights[name] = value.transposed and expanded:t() or expanded
-      end
-    end
-  end
-  return bytes
-end
 
 return blocks

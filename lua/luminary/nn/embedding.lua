@@ -90,9 +90,9 @@ end
 
 --- Returns an nn.BlockEmbedding, as nn.Linear.to_blocks; itself if it has options that change rows.
 function Embedding:to_blocks(kind, blocks)
-  local of = load_module "luminary.nn.blocks"
-  if self.how.norm_type or self.padding_idx or not of.divides(self.embedding_dim, kind) then return self end
-  return of.BlockEmbedding(blocks or self.weight, kind, {dtype = self.weight.dtype})
+  local divides = load_module("luminary.nn.block_weights").divides(self.embedding_dim, kind)
+  if self.how.norm_type or self.padding_idx or not divides then return self end
+  return load_module("luminary.nn.blocks").BlockEmbedding(blocks or self.weight, kind, {dtype = self.weight.dtype})
 end
 
 function Embedding:extra_repr() return fields_text(self) end

@@ -70,7 +70,7 @@ end
 --- blocks of a kind, and returns it.
 int8.quantize = signature.of("quantize(net: module, kind: string?)", function(net, kind)
   local method = kind and "to_blocks" or "to_int8"
-  if kind then load_module("luminary.nn.blocks").kind_of("quantize", kind) end
+  if kind then load_module("luminary.nn.block_weights").kind_of("quantize", kind) end
   local replaced, changes = {}, {}
   local walk
   local function walk_children(module, path)

@@ -34,9 +34,8 @@ function Linear:to_int8() return load_module("luminary.nn.int8").Int8Linear(self
 --- Returns an nn.BlockLinear with the same weight, rounded to blocks of a kind, or with these blocks; itself if rows
 --- are not divisible into them. lm.quantize calls it.
 function Linear:to_blocks(kind, blocks)
-  local layers = load_module "luminary.nn.blocks"
-  if not layers.divides(self.in_features, kind) then return self end
-  return layers.BlockLinear(blocks or self.weight, kind, self.bias)
+  if not load_module("luminary.nn.block_weights").divides(self.in_features, kind) then return self end
+  return load_module("luminary.nn.blocks").BlockLinear(blocks or self.weight, kind, self.bias)
 end
 
 layer.prints(Linear, "in_features out_features bias")
