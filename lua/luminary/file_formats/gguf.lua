@@ -144,8 +144,8 @@ function gguf.metadata(path)
 end
 
 --- Returns {metadata = values by key, tensors = by name}, and a list of the tensors of unsupported kinds; its field
---- `stored` maps an expanded tensor to its form in the file: {kind = "Q8_0", bytes}. With the option keep_blocks a
---- matrix of a kind of luminary.block_kinds is {kind = its name, blocks = uint8 [rows, bytes of a row]} instead.
+--- `stored` maps an expanded tensor to its form in the file: {kind = "Q8_0", bytes}. With the option keep_blocks,
+--- matrices of a kind of luminary.block_kinds are {kind = its name, blocks = uint8 [..., rows, bytes of a row]} instead.
 function gguf.load(source)
   local metadata, ntensors, cursor = read_header(source)
   local entries, taken = {}, {}
@@ -169,10 +169,12 @@ function gguf.load(source)
       if entry.bytes == 0 then at = 0 end
       tensors[entry.name] = source:tensor(plain[entry.type], entry.shape, at, entry.bytes, what)
     elseif entry.count then
-      local kind, rows = kind_of(entry.type), entry.shape[1]
+      local kind = kind_of(entry.type)
       local blocks = not kind.expand and source:bytes(at, entry.bytes)
-      if blocks and source.opts.keep_blocks and #entry.shape == 2 then
-        tensors[entry.name] = {kind = kind.name, blocks = source:placed(blocks:view(rows, -1))}
+      if blocks and source.opts.keep_blocks and #entry.shape > 1 then
+        local shape = lists.copy(entry.shape)
+        shape[#shape] = -1
+        tensors[entry.name] = {kind = kind.name, blocks = source:placed(blocks:view(shape))}
       else
         local elements = blocks and core.ops.expand_blocks(blocks, kind.name)
           or expand(source, kind, at, entry.count, what)
