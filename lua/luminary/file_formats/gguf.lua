@@ -144,8 +144,8 @@ function gguf.metadata(path)
 end
 
 --- Returns {metadata = values by key, tensors = by name}, and a list of the tensors of unsupported kinds; its field
---- `stored` maps an expanded tensor to its form in the file: {kind = "Q8_0", bytes}. With the option keep_blocks,
---- matrices of a kind of luminary.block_kinds are {kind = its name, blocks = uint8 [..., rows, bytes of a row]} instead.
+--- `stored` maps an expanded tensor to its form in the file: {kind = "Q8_0", bytes}. With the option keep_blocks
+--- matrices of kinds of luminary.block_kinds are {kind = its name, blocks = uint8 [..., rows, bytes of a row]} instead.
 function gguf.load(source)
   local metadata, ntensors, cursor = read_header(source)
   local entries, taken = {}, {}
