@@ -9,8 +9,6 @@
 #include "backend/cpu/isa/elem.h"
 #include "blocks.h"
 
-#pragma GCC diagnostic ignored "-Wpsabi" /* warns of functions that are all inlined */
-
 enum { LM_RUN = 32 }; /* elements: one to a byte of a register */
 
 typedef uint8_t lm_bytes_32 __attribute__((vector_size(32)));
