@@ -105,7 +105,7 @@ describe("luminary's options #lua", function()
     local help = require "luminary.help" -- called by the command
     for name, pattern in pairs {
       stop_strings = "^stop_strings is an option of lm.models.generate\n",
-      temperature = "an option of .*models.generate", on_text = "an option of lm.models.generate",
+      temperature = "an option of .*models.generate", on_text = "an option of lm.chat, lm.models.generate",
       attention_mask = "an option of .*lm.models.generate",
       max_length = "an option of Tokenizer:encode\n.*Of functions that lack it: here it is max_new_tokens",
       num_beams = "an option of lm.models.generate",
