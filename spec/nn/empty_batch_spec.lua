@@ -44,6 +44,7 @@ for d, x in ipairs(images) do
   layer("LazyConvTranspose" .. d .. "d", { 2, 3 }, x)
   layer("Dropout" .. d .. "d", { 0.5 }, x)
 end
+layer("BlockLinear", function() return lm.randn(3, 32), "q8_0" end, float("b", 32))
 layer("MaxUnpool1d", { 2 }, float("b", 4, 3), index("b", 4, 3))
 layer("MaxUnpool2d", { 2 }, float("b", 4, 3, 3), index("b", 4, 3, 3))
 layer("MaxUnpool3d", { 2 }, float("b", 4, 3, 3, 3), index("b", 4, 3, 3, 3))
@@ -126,11 +127,11 @@ for _, reduction in ipairs { "none", "sum", "mean" } do
   loss("GaussianNLLLoss", rows, rows, rows)
 end
 
--- Containers; CTCLoss, which PyTorch too refuses; a layer that is made of a trained one; AdaptiveLogSoftmaxWithLoss,
+-- Containers; CTCLoss, which PyTorch too refuses; layers that are made of trained ones; AdaptiveLogSoftmaxWithLoss,
 -- of which clusters without targets get no gradients.
 local left_out = {}
 for name in ([[
-    AdaptiveLogSoftmaxWithLoss CTCLoss DataParallel Int8Linear KVCache Module
+    AdaptiveLogSoftmaxWithLoss BlockEmbedding CTCLoss DataParallel Int8Linear KVCache Module
     ModuleDict ModuleList ParameterDict ParameterList Sequential
     functional init parallel utils
   ]]):gmatch "%S+" do left_out[name] = true end
