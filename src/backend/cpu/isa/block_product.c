@@ -226,7 +226,7 @@ LM_INLINE panel panel_at(void *scratch, int64_t row, int group) {
 
 LM_INLINE void fill_panel(const lm_block_kind *k, int outs, int64_t n, const uint8_t *weight, const panel *to) {
   const int groups = k->elements / k->group;
-  if (outs < LM_PACK) {
+  if (outs < LM_PACK && n > 0) {
     memset(to->bytes, 0, (size_t)(n * LM_PACK));
     memset(to->scale, 0, (size_t)(n / k->group * LM_PACK) * sizeof(float));
     memset(to->minimum, 0, (size_t)(n / k->group * LM_PACK) * sizeof(float));
