@@ -86,7 +86,7 @@ describe("quantized blocks", function()
     end
   end)
 
-  it("are equal on all levels of instructions, but for the order of sums", function()
+  it("are equal on all levels of instructions, but for the order of sums #unsanitized", function()
     local script = [[
       local lm = require "luminary"
       lm.manual_seed(3)
