@@ -194,7 +194,9 @@ op("paged_attention(query, keys, values, pages, sequence, position, page_size: i
   results = {"y: [T, H, V] of query in float32"}, host = true,
   forms = { -- float64 has no kernel of its own
     {
-      when = "is_float(query) && is_float(keys) && (epsilon_of(query) < 1e-10 || epsilon_of(keys) < 1e-10)",
+      when = "is_float(query) && is_float(keys) && (epsilon_of(query) < 1e-10 || epsilon_of(keys) < 1e-10) "
+        .. "&& ndim_of(query) == 3 && ndim_of(keys) == 3 && ndim_of(values) == 3 && ndim_of(pages) == 2 "
+        .. "&& page_size > 0 && page_size <= size_of(keys)[1]",
       "tokens = size_of(query)[1]",
       "offsets = in_dtype_of(cumsum(zeros_of(query, [page_size]) + 1, 0), pages)",
       "slots = unsqueeze((index_select(pages, 0, sequence) - 1) * page_size, -1) + offsets",
@@ -203,12 +205,10 @@ op("paged_attention(query, keys, values, pages, sequence, position, page_size: i
         .. "[tokens, all, size_of(keys)[2], size_of(keys)[3]]), 1, 2)",
       "value = transpose(reshape(index_select(values, 0, reshape(slots, [-1])), "
         .. "[tokens, all, size_of(values)[2], size_of(values)[3]]), 1, 2)",
-      "place = cumsum(zeros_of(query, [all]) + 1, 0)",
-      "last = unsqueeze(position, -1)",
-      "seen = logical_and(place <= last, window > 0 ? place > last - window : place > 0)",
-      "y = scaled_dot_product_attention(unsqueeze(query, 2), in_dtype_of(key, query), in_dtype_of(value, query), "
-        .. "unsqueeze(unsqueeze(seen, 1), 1), 0, false, scale, true)",
-      "squeeze(y, [2])",
+      "ahead = cumsum(zeros_of(query, [all]) + 1, 0) - unsqueeze(position, -1)",
+      "seen = window > 0 ? logical_and(ahead <= 0, ahead > -window) : ahead <= 0",
+      "squeeze(scaled_dot_product_attention(unsqueeze(query, 2), in_dtype_of(key, query), "
+        .. "in_dtype_of(value, query), unsqueeze(unsqueeze(seen, 1), 1), 0, false, scale, true), [2])",
     },
   },
   grad = "none", autocast = "lower", values = "fail",
