@@ -96,25 +96,6 @@ static void multiply(const attention *t, bool ta, int64_t m, int64_t n, int64_t 
                                            .one_row = m == 1});
 }
 
-/* Computes c = alpha a b + beta c for few rows of float32 and an unpacked b, whose rows are `ldb` apart; `transposed`:
- * b's columns are rows in memory. Packing b would take longer. */
-static void multiply_few(int64_t m, int64_t n, int64_t k, double alpha, const void *a, int64_t lda, const void *b,
-                         int64_t ldb, bool transposed, double beta, void *c, int64_t ldc) {
-  LM_ISA_PICK(lm_skinny_gemm_loops)
-      ->product[LM_F32](&(lm_skinny_gemm_job){.m = m,
-                                              .n = n,
-                                              .k = k,
-                                              .x = a,
-                                              .b = b,
-                                              .c = c,
-                                              .x_row = lda,
-                                              .ldb = ldb,
-                                              .ldc = ldc,
-                                              .transposed = transposed,
-                                              .alpha = (float)alpha,
-                                              .beta = (float)beta});
-}
-
 /* Computes the scores of queries from i and keys from j on into b->scores, and sets b's mask and dropout. `keys` are
  * packed keys, or NULL for few queries, which are multiplied by the keys in place. */
 static void score(const attention *t, int64_t n, int64_t h, int64_t i, int64_t j, const char *keys, lm_score_block *b) {
@@ -137,8 +118,8 @@ static void score(const attention *t, int64_t n, int64_t h, int64_t i, int64_t j
     multiply(t, false, b->rows, b->cols, t->width, t->scale, queries, step_of(t->query), keys, t->width, 0, b->scores,
              LINE);
   } else {
-    multiply_few(b->rows, b->cols, t->width, t->scale, queries, step_of(t->query), row_of(t->key, n, h / t->shared, j),
-                 step_of(t->key), true, 0, b->scores, LINE);
+    lm_skinny_multiply(b->rows, b->cols, t->width, t->scale, queries, step_of(t->query),
+                       row_of(t->key, n, h / t->shared, j), step_of(t->key), true, 0, b->scores, LINE);
   }
 }
 
@@ -187,7 +168,7 @@ static void attend(const attention *t, int64_t n, int64_t h, int64_t i, int64_t 
       score(t, n, h, i + q, j, few ? NULL : r.keys, &b);
       t->loops->online_softmax(&b, row_max + (size_t)q * t->each, sum + (size_t)q * t->each, row_result, vw);
       if (few)
-        multiply_few(rows, vw, cols, 1, r.scores, LINE, value, step_of(t->value), false, 1, row_result, vw);
+        lm_skinny_multiply(rows, vw, cols, 1, r.scores, LINE, value, step_of(t->value), false, 1, row_result, vw);
       else
         multiply(t, false, rows, vw, cols, 1, r.scores, LINE, r.packed, there, 1, row_result, vw);
     }

@@ -55,23 +55,6 @@ static void read_rows(const paged_job *j, const lm_tensor *t, int64_t sequence, 
   }
 }
 
-static void multiply(int64_t m, int64_t n, int64_t k, double alpha, const float *x, int64_t x_row, const float *b,
-                     int64_t ldb, bool transposed, float beta, float *c, int64_t ldc) {
-  LM_ISA_PICK(lm_skinny_gemm_loops)
-      ->product[LM_F32](&(lm_skinny_gemm_job){.m = m,
-                                              .n = n,
-                                              .k = k,
-                                              .x = x,
-                                              .b = b,
-                                              .c = c,
-                                              .x_row = x_row,
-                                              .ldb = ldb,
-                                              .ldc = ldc,
-                                              .transposed = transposed,
-                                              .alpha = (float)alpha,
-                                              .beta = beta});
-}
-
 /* Sets which of the keys from `first` on the window of each token has. */
 static void set_seen(const token_group *q, int64_t window, int64_t first, int64_t cols, uint8_t *seen) {
   for (int64_t t = 0; t < q->n; t++)
@@ -99,7 +82,7 @@ static void attend(const paged_job *j, const token_group *q, int64_t kv_head, ch
     const bool cuts = window > 0 && k < last - window;
     read_rows(j, j->a->keys, q->sequence, kv_head, k, cols, width, r.keys);
     read_rows(j, j->a->values, q->sequence, kv_head, k, cols, value_width, r.values);
-    multiply(rows, cols, width, j->a->scale, queries, width, r.keys, width, true, 0, scores, LINE);
+    lm_skinny_multiply(rows, cols, width, j->a->scale, queries, width, r.keys, width, true, 0, scores, LINE);
     if (cuts) set_seen(q, window, k, cols, r.seen);
     for (int64_t row = 0; row < rows; row += n) {
       const lm_score_block b = {.scores = scores + row * LINE,
@@ -113,7 +96,7 @@ static void attend(const paged_job *j, const token_group *q, int64_t kv_head, ch
                                 .mask_col = 1};
       loops->online_softmax(&b, row_max + row, sum + row, sums + row * value_width, value_width);
     }
-    multiply(rows, value_width, cols, 1, scores, LINE, r.values, value_width, false, 1, sums, value_width);
+    lm_skinny_multiply(rows, value_width, cols, 1, scores, LINE, r.values, value_width, false, 1, sums, value_width);
   }
   for (int64_t h = 0; h < j->shared; h++)
     loops->finish((float *)j->y->data + (q->first * j->heads + kv_head * j->shared + h) * value_width,

@@ -29,3 +29,22 @@ struct lm_skinny_gemm_loops { /* float32 and the 16-bit floats; others NULL */
 };
 
 LM_ISA_DECLARE(struct lm_skinny_gemm_loops, lm_skinny_gemm_loops);
+
+/* Computes c = alpha x b + beta c for few rows of float32 and an unpacked b, whose rows are `ldb` apart; `transposed`:
+ * b's columns are rows in memory. Packing b would take longer. */
+static inline void lm_skinny_multiply(int64_t m, int64_t n, int64_t k, double alpha, const void *x, int64_t x_row,
+                                      const void *b, int64_t ldb, bool transposed, double beta, void *c, int64_t ldc) {
+  const lm_skinny_gemm_job job = {.m = m,
+                                  .n = n,
+                                  .k = k,
+                                  .x = x,
+                                  .b = b,
+                                  .c = c,
+                                  .x_row = x_row,
+                                  .ldb = ldb,
+                                  .ldc = ldc,
+                                  .transposed = transposed,
+                                  .alpha = (float)alpha,
+                                  .beta = (float)beta};
+  LM_ISA_PICK(lm_skinny_gemm_loops)->product[LM_F32](&job);
+}
