@@ -72,7 +72,7 @@ describe("quantized blocks", function()
       for _, value in ipairs {0 / 0, math.huge} do
         local x = lm.randn(rows, 64)
         x[{2, 40}] = value
-        local bad = lm.block_linear(x, weight, nil, "q4_0"):isfinite():logical_not() -- many rows on a GPU have infinities
+        local bad = lm.block_linear(x, weight, nil, "q4_0"):isfinite():logical_not() -- infinities in many rows on a GPU
         assert.is_true(bad[2]:all():item())
         assert.equal(5, bad:sum():item())
       end
