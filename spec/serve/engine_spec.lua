@@ -209,9 +209,46 @@ describe("serve.Engine", function()
     assert.same({7, 6}, {second[3], second[4]})
     assert.equal(4, #second)
     assert.equal(8, #list[3]:get())
-    assert.error_matches(function()
-      engine:submit({6}, {tokenizer = tokenizer, constraint = {regex = "(yes"}})
-    end, "constraint")
     engine:close()
+  end)
+
+  it("reports errors of constraints by the future, and makes a tokenizer's tree once", function()
+    local path = os.tmpname()
+    lm.vision.write_file(path, "[UNK]\n[PAD]\n[CLS]\n[SEP]\n[MASK]\nyes\nno\n")
+    local net, tokenizers = model("llama", "float32"), {}
+    for i = 1, 2 do tokenizers[i] = lm.text.BertWordPieceTokenizer(path) end
+    os.remove(path)
+    local matcher, made = require "luminary.text.constraint.matcher", 0
+    local tree = matcher.tree
+    function matcher.tree(...)
+      made = made + 1
+      return tree(...)
+    end
+    for workers = 0, 1 do
+      local engine, sent = lm.serve.Engine(net, {num_workers = workers}), 0
+      local executor, send = engine.executor, engine.executor.submit
+      function executor.submit(self, who, fn, args, n)
+        if args[1].tokenizer then sent = sent + 1 end
+        return send(self, who, fn, args, n)
+      end
+      local function submit(i, regex)
+        return engine:submit({6}, {tokenizer = tokenizers[i], constraint = {regex = regex}, max_new_tokens = 6})
+      end
+      local first = submit(1, "( yes){9}")
+      first:cancel() -- maybe before it began
+      local wrong = submit(1, "(yes")
+      assert.error_matches(function() wrong:get() end, "constraint")
+      for i, regex in ipairs {" yes", " no"} do
+        for _ = 1, 2 do assert.same({6, 5 + i}, submit(i, regex):get()) end
+      end
+      tokenizers[1]:add_tokens {"maybe"}
+      assert.same({6, 8}, submit(1, " ?maybe"):get())
+      local lacking = engine:submit({6}, {constraint = {regex = "yes"}})
+      assert.error_matches(function() lacking:get() end, "constraint requires {tokenizer = …}")
+      engine:close()
+      assert.equal(3, sent) -- two tokenizers, and one again, with more tokens
+    end
+    matcher.tree = tree
+    assert.equal(3, made) -- the engine without a worker made them in this Lua state
   end)
 end)

@@ -3,7 +3,6 @@
 local core = require "luminary.core"
 local class = require "luminary.base.class"
 local lists = require "luminary.base.lists"
-local load_module = require "luminary.base.load_module"
 local options = require "luminary.base.options"
 local signature = require "luminary.base.signature"
 local common = require "luminary.models.common"
@@ -11,14 +10,17 @@ local generation_config = require "luminary.models.generation_config"
 local generation_options = require "luminary.models.generation_options"
 local Executor = require "luminary.mp.executor"
 local failure = require "luminary.mp.worker_failure"
+local in_mode = require "luminary.nn.in_mode"
 local Scheduler = require "luminary.serve.scheduler"
 local generator = require "luminary.generator"
 local streamer = require "luminary.text.streamer"
 
 local fail = options.fail
 
--- Adds the conversation of a call, {ids = int64 [L], o = options}, to a scheduler, and returns it.
+-- Adds the conversation of a call, {ids = int64 [L], o = options}, to a scheduler, and returns it. The scheduler has
+-- the latest tokenizer, for the calls that follow with it: a large one takes long to send, and its tree to make.
 local function add(scheduler, call)
+  call.o.tokenizer = call.has_tokenizer and scheduler.tokenizer or nil
   local o = generation_options.read("Engine:submit", scheduler.net, call.o)
   o.max_new_tokens = call.max_new_tokens
   if call.seed then o.generator = generator.Generator():manual_seed(call.seed) end
@@ -34,7 +36,7 @@ end
 -- ---- in the worker
 
 local function serve(index, setup)
-  local scheduler, task_of, open = Scheduler(setup.net, setup.settings), {}, 0
+  local scheduler, task_of, open = Scheduler(setup.net:eval(), setup.settings), {}, 0
   local begun = setup.begun[index + 1]
   local function finish(r, outcome)
     Executor.answer(task_of[r], outcome)
@@ -43,6 +45,11 @@ local function serve(index, setup)
   while true do
     local task = Executor.next_task(open > 0 and 0 or nil)
     if task == nil then return end
+    if task and task.problem then
+      scheduler.tokenizer = nil
+    elseif task then
+      scheduler.tokenizer = task.args[1].tokenizer or scheduler.tokenizer
+    end
     if task and not Executor.begin(task, begun) then
       Executor.answer(task, {})
     elseif task then
@@ -54,7 +61,7 @@ local function serve(index, setup)
       end
     elseif open > 0 then
       for r, of in pairs(task_of) do r.is_canceled = r.is_canceled or Executor.is_canceled(of) end
-      local outcome = failure.outcome(scheduler.step, scheduler)
+      local outcome = failure.outcome(core.no_grad, scheduler.step, scheduler)
       if outcome.problem then
         for _, r in ipairs(scheduler:clear()) do finish(r, {problem = outcome.problem}) end
       end
@@ -93,10 +100,14 @@ local Inline = class.define("InlineEngine", Executor)
 function Inline:submit(who, _, args, _)
   self:make_room(who)
   self.scheduler = self.scheduler or Scheduler(self.spec.setup.net, self.spec.setup.settings)
-  local r = add(self.scheduler, args[1])
-  local future = Executor.new_future(self)
+  self.scheduler.tokenizer = args[1].tokenizer or self.scheduler.tokenizer
+  local future, outcome = Executor.new_future(self), failure.outcome(add, self.scheduler, args[1])
+  if outcome.problem then
+    Executor.resolve(future, outcome)
+    return future
+  end
   self.future_of = self.future_of or {}
-  self.future_of[r] = future
+  self.future_of[outcome.values[1]] = future
   self:set_open(self.open + 1)
   return future
 end
@@ -106,7 +117,7 @@ function Inline.read() end
 function Inline.finish() end -- at the end of the program nobody waits
 
 function Inline:wait(_)
-  for _, r in ipairs(self.scheduler:step()) do
+  for _, r in ipairs(in_mode(self.spec.setup.net, false, self.scheduler.step, self.scheduler)) do
     local future = self.future_of[r]
     if r.fresh > 0 then receive(future, r.ids[#r.ids]) end
     if r.done then
@@ -149,7 +160,7 @@ Engine.init = signature.of([[Engine(net: module, {max_tokens: count = 8192, page
     options.must_be("Engine", "max_tokens", ("at least page_size, %d"):format(o.page_size), o.max_tokens)
   end
   local pages = math.floor(o.max_tokens / o.page_size)
-  self.net, self.room = net, pages * o.page_size
+  self.net, self.room, self.sent = net, pages * o.page_size, {}
   local settings = {pages = pages}
   for _, name in ipairs {"page_size", "max_sequences", "chunk", "dtype"} do settings[name] = o[name] end
   self.executor = (o.num_workers == 0 and Inline or Executor) {
@@ -171,6 +182,15 @@ local function checked_ids(self, who, ids)
   local least, most = ids:min():item(), ids:max():item()
   if least < 1 or most > rows then options.must_be(who, "ids", "from 1 to " .. rows, least < 1 and least or most) end
   return ids
+end
+
+-- Sets the tokenizer of a call, unless it is the latest that the worker has got.
+local function set_tokenizer(self, call, tokenizer)
+  local sent, _, size = self.sent, pcall(function() return #tokenizer end)
+  call.has_tokenizer = tokenizer ~= nil
+  if sent.tokenizer ~= tokenizer or sent.size ~= size or sent.worker ~= self.executor.workers[1] then
+    call.tokenizer, self.sent = tokenizer, {tokenizer = tokenizer, size = size}
+  end
 end
 
 --- engine:submit(ids [, {…, seed}]): Adds a conversation, int64 ids [L] or a list, with the options of net:generate but
@@ -207,10 +227,11 @@ function Engine:submit(ids, opts)
     end
   end
   local has_texts = o.stop_strings or o.constraint
-  if o.constraint then load_module("luminary.text.constraint").new(who, o.constraint, o.tokenizer, 1) end -- for errors
-  own.on_text, own.streamer, own.tokenizer = nil, nil, has_texts and o.tokenizer or nil
+  own.on_text, own.streamer, own.tokenizer = nil, nil, nil
   local call = {ids = ids, o = own, max_new_tokens = o.max_new_tokens, seed = seed, streams = write ~= nil}
+  if has_texts then set_tokenizer(self, call, o.tokenizer) end
   local future = self.executor:submit(who, nil, {call}, 1)
+  if has_texts then self.sent.worker = self.executor.workers[1] end
   if write then receivers[future] = {write = write} end
   return future
 end

@@ -5,7 +5,6 @@ local class = require "luminary.base.class"
 local lists = require "luminary.base.lists"
 local load_module = require "luminary.base.load_module"
 local logits_processors = require "luminary.models.logits_processors"
-local in_mode = require "luminary.nn.in_mode"
 local Pages = require "luminary.serve.pages"
 
 local Scheduler = class.root "Scheduler"
@@ -130,7 +129,9 @@ local function append(self, r, token)
   if is_over or r.count == r.o.max_new_tokens then finish(self, r) end
 end
 
-local function advance(self)
+--- Computes the next token of each conversation, or a part of its prompt, with a net in evaluation mode. Returns the
+--- conversations that were open before. After an error nothing has changed.
+function Scheduler:step()
   local all = lists.append(lists.copy(self.running), self.waiting)
   for _, r in ipairs(all) do
     r.fresh = 0
@@ -151,10 +152,6 @@ local function advance(self)
   end
   return all
 end
-
---- Computes the next token of each conversation, or a part of its prompt. Returns the conversations that were open
---- before. After an error nothing has changed.
-function Scheduler:step() return in_mode(self.net, false, advance, self) end
 
 --- Ends all conversations, and returns them.
 function Scheduler:clear()
