@@ -10,6 +10,7 @@ local generation_config = require "luminary.models.generation_config"
 local generation_options = require "luminary.models.generation_options"
 local Executor = require "luminary.mp.executor"
 local failure = require "luminary.mp.worker_failure"
+local block_weights = require "luminary.nn.block_weights"
 local in_mode = require "luminary.nn.in_mode"
 local Scheduler = require "luminary.serve.scheduler"
 local generator = require "luminary.generator"
@@ -142,27 +143,31 @@ local Engine = class.define "Engine"
 --- serve.Engine(…): Makes an engine for a language model of lm.models. page_size: positions of a page. max_tokens:
 --- positions of all pages, which conversations share. max_sequences: conversations that are computed at once; others
 --- wait. chunk: most tokens of prompts in a step, on which the time between two tokens of others depends. dtype: of
---- keys and values, the model's by default. num_workers = 0: there is no worker thread; a step is computed when the
---- result of a conversation is waited for, or by lm.poll(). Conversations that begin with the same tokens share their
---- keys and values, also with those that have ended, as long as there is room.
+--- keys and values, the model's by default. cache: the kind of quantized blocks that keys and values are rounded to,
+--- "q8_0" or "q4_0" or another of lm.quantize; floats without it. num_workers = 0: there is no worker thread; a step is
+--- computed when the result of a conversation is waited for, or by lm.poll(). Conversations that begin with the same
+--- tokens share their keys and values, also with those that have ended, as long as there is room.
 Engine.init = signature.of([[Engine(net: module, {max_tokens: count = 8192, page_size: count = 16,
-  max_sequences: count = 16, chunk: count = 256, dtype: string, max_queue: integer(1, 128) = 128, threads: count,
-  socket_paths = false, num_workers: integer(0, 1) = 1})]], function(self, net, o)
+  max_sequences: count = 16, chunk: count = 256, dtype: string, cache: string, max_queue: integer(1, 128) = 128,
+  threads: count, socket_paths = false, num_workers: integer(0, 1) = 1})]], function(self, net, o)
   if not net:is(common.LanguageModel) then
     options.must_be("Engine", "net", "a language model of lm.models, as lm.models.gpt2 makes it", net)
   end
   local rope = net.config.rope_scaling or {}
   if rope.rope_type == "dynamic" or rope.long_factor then
     fail("Engine: rope_scaling of rope_type '%s' is not supported", rope.rope_type)
-  elseif net.config.attn_logit_softcapping then
-    fail "Engine: attn_logit_softcapping is not supported"
   elseif o.max_tokens < o.page_size then
     options.must_be("Engine", "max_tokens", ("at least page_size, %d"):format(o.page_size), o.max_tokens)
+  end
+  if o.cache then
+    local _, _, head_dim = net:cache_sizes()
+    options.divisible("Engine", "the size of a head", head_dim, ("that of a %s block"):format(o.cache),
+      block_weights.kind_of("Engine", o.cache, "cache").elements)
   end
   local pages = math.floor(o.max_tokens / o.page_size)
   self.net, self.room, self.sent = net, pages * o.page_size, {}
   local settings = {pages = pages}
-  for _, name in ipairs {"page_size", "max_sequences", "chunk", "dtype"} do settings[name] = o[name] end
+  for _, name in ipairs {"page_size", "max_sequences", "chunk", "dtype", "cache"} do settings[name] = o[name] end
   self.executor = (o.num_workers == 0 and Inline or Executor) {
     who = "Engine", workers = o.num_workers, threads = o.threads, max_queue = o.max_queue,
     socket_paths = o.socket_paths, serve = serve, setup = {net = net, settings = settings},

@@ -1,5 +1,6 @@
 --- Keeps the keys and values of many sequences in pages of a common memory. Sequences with equal first tokens share
 --- full pages; pages that no sequence uses stay until their memory is needed.
+local block_kinds = require "luminary.block_kinds"
 local core = require "luminary.core"
 local class = require "luminary.base.class"
 local options = require "luminary.base.options"
@@ -10,10 +11,12 @@ local ops = core.ops
 
 local Layer = class.root "PagedCache"
 
-function Layer:init(step, slots, heads, head_dim, like)
-  self.step = step
-  self.keys = core.keep(ops.zeros({slots, heads, head_dim}, like))
-  self.values = core.keep(ops.zeros({slots, heads, head_dim}, like))
+-- kind: of the blocks that keys and values are rounded to; nil: they are floats of like.dtype.
+function Layer:init(step, slots, heads, head_dim, like, kind)
+  self.step, self.kind = step, kind
+  local row = kind and head_dim / block_kinds[kind].elements * block_kinds[kind].bytes or head_dim
+  self.keys = core.keep(ops.zeros({slots, heads, row}, like))
+  self.values = core.keep(ops.zeros({slots, heads, row}, like))
 end
 
 function Layer.update() options.fail "PagedCache: it computes attention itself" end
@@ -21,13 +24,19 @@ function Layer.update() options.fail "PagedCache: it computes attention itself" 
 -- Returns [T, heads, width] of a call's [1, heads, T, width].
 local function by_token(t) return t:squeeze(1):transpose(1, 2) end
 
+-- Returns keys or values of a call's tokens as the cache stores them.
+local function stored(self, t)
+  if self.kind then return ops.quantize_blocks(by_token(t), self.kind) end
+  return by_token(t):to(self.keys.dtype)
+end
+
 --- Stores the keys and values of a call's tokens, [1, heads, T, head_dim], and returns the attention of their queries.
 function Layer:attend(q, k, v, how)
   local step, keys, values = self.step, self.keys, self.values
-  keys:index_copy_(1, step.slots, by_token(k):to(keys.dtype))
-  values:index_copy_(1, step.slots, by_token(v):to(keys.dtype))
+  keys:index_copy_(1, step.slots, stored(self, k))
+  values:index_copy_(1, step.slots, stored(self, v))
   local y = ops.paged_attention(by_token(q), keys, values, step.pages, step.sequences, step.positions, step.page_size,
-    {scale = how.scale, window = how.window})
+    {scale = how.scale, window = how.window, cap = how.cap, kind = self.kind})
   return y:transpose(1, 2):unsqueeze(1)
 end
 
@@ -35,14 +44,14 @@ end
 
 local Pages = class.root "Pages"
 
---- Pages(net, count, size, dtype): Makes `count` pages of `size` positions for a language model. pages.cache is for
---- its calls; pages.step says where each token of a call is.
-function Pages:init(net, count, size, dtype)
+--- Pages(net, count, size, dtype, kind): Makes `count` pages of `size` positions for a language model, of floats or, if
+--- kind is not nil, of blocks. pages.cache is for its calls; pages.step says where each token of a call is.
+function Pages:init(net, count, size, dtype, kind)
   local like, layers, heads, head_dim = net:cache_options(), net:cache_sizes()
-  like.dtype = dtype or like.dtype
+  like.dtype = kind and "uint8" or dtype or like.dtype
   self.step, self.cache, self.size = {page_size = size}, {}, size
   for i = 1, layers do
-    self.cache[i] = Layer(self.step, count * size, heads, head_dim, like)
+    self.cache[i] = Layer(self.step, count * size, heads, head_dim, like, kind)
   end
   self.free, self.users = {}, {} -- users: number of sequences of each page
   self.unused, self.first = {}, 1 -- pages without users that keep tokens, the longest unused at `first`

@@ -9,10 +9,11 @@ local Pages = require "luminary.serve.pages"
 
 local Scheduler = class.root "Scheduler"
 
---- Scheduler(net, settings): settings: page_size, pages (their number), max_sequences, chunk, dtype, of serve.Engine.
+--- Scheduler(net, settings): settings: page_size, pages (their number), max_sequences, chunk, dtype, cache, of
+--- serve.Engine.
 function Scheduler:init(net, settings)
   self.net, self.settings = net, settings
-  self.pages = Pages(net, settings.pages, settings.page_size, settings.dtype)
+  self.pages = Pages(net, settings.pages, settings.page_size, settings.dtype, settings.cache)
   self.waiting, self.running = {}, {}
 end
 

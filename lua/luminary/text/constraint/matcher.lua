@@ -120,8 +120,8 @@ local function keeps_plain(self, state)
 end
 
 --- Returns the tree of tokens' bytes, in preorder: by node the byte, its depth, the node after those below it, and the
---- token's number, 0 for none; the tokens of plain bytes; and the first nodes of all others. texts: by token number from
---- 1 its bytes; nil for tokens that are no text.
+--- token's number, 0 for none; the tokens of plain bytes; and the first nodes of all others. texts: by token number
+--- from 1 its bytes; nil for tokens that are no text.
 function matcher.tree(texts, n)
   local order, total = {}, 0
   for token = 1, n do
