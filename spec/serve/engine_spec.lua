@@ -65,6 +65,7 @@ describe("serve.Engine", function()
         for workers, room in pairs {[0] = 2000, 60} do -- 60: conversations give pages back, and are computed again
           local engine, begin = lm.serve.Engine(net, {
             max_sequences = 5, max_tokens = room, page_size = 4, chunk = 9, num_workers = workers,
+            draft = dtype ~= "float32" and workers == 0 and "prompt" or nil,
           }), random_ids(13)
           local requests, want = {}, {}
           for i = 1, 9 do
@@ -100,7 +101,7 @@ describe("serve.Engine", function()
         end
         assert_free(engine)
         bytes[kind] = 0
-        for _, each in ipairs(engine.executor.scheduler.pages.cache) do
+        for _, each in ipairs(engine.executor.scheduler.cache) do
           for _, t in ipairs {each.keys, each.values} do bytes[kind] = bytes[kind] + t:numel() * t:element_size() end
         end
       end
@@ -228,6 +229,91 @@ describe("serve.Engine", function()
     } do
       assert.error_matches(function() lm.serve.Engine(net, {cache = kind}) end, pattern)
     end
+    for pattern, draft in pairs {
+      ["draft must be \"prompt\" or a language model of lm.models"] = "promt",
+      ["draft.config.vocab_size must be that of the net, 50, got 60"] = model("llama", "float32", {vocab_size = 60}),
+      ["draft.config.max_positions must be at least"] = model("llama", "float32", {max_position_embeddings = 50}),
+    } do
+      assert.error_matches(function() lm.serve.Engine(net, {draft = draft}) end, pattern)
+    end
+  end)
+
+  it("has the same tokens with drafts of another model or of the text so far, in fewer steps", function()
+    local net, other = model("llama", "float32"), model("gpt2", "float32")
+    local ids, options, want = {}, {}, {}
+    for i = 1, 8 do
+      ids[i] = random_ids(2 + i)
+      for _ = 1, i % 2 * 3 do ids[i] = lists.append(lists.copy(ids[i]), ids[i]) end
+      options[i] = i % 4 == 0 and {do_sample = true, temperature = 0.7} or {}
+      options[i].repetition_penalty = i % 4 == 1 and 1.2 or nil
+      options[i].max_new_tokens = 6 + 3 * i
+    end
+    options[6].eos_token_id, options[2].no_repeat_ngram_size = 7, 3
+    for i, o in ipairs(options) do
+      local own = lists.copy(o)
+      own.generator = o.do_sample and lm.Generator():manual_seed(i) or nil
+      want[i], o.seed = alone(net, ids[i], own), i
+    end
+    for name, draft in lists.sorted_pairs {none = false, other = other, self = net, text = "prompt"} do
+      for workers, room in pairs {[0] = 2000, 120} do
+        local engine = lm.serve.Engine(net, {
+          draft = draft or nil, draft_tokens = 13, max_sequences = 5, max_tokens = room, page_size = 4, chunk = 9,
+          num_workers = workers,
+        })
+        local futures, streamed = {}, {}
+        for i, each in ipairs(ids) do
+          local o = lists.copy(options[i])
+          streamed[i] = {}
+          function o.streamer(token) table.insert(streamed[i], token) end
+          futures[i] = engine:submit(each, o)
+        end
+        for i, each in ipairs(futures) do
+          assert.same(want[i], each:get(), name)
+          assert.same(lists.slice(want[i], #ids[i] + 1), streamed[i])
+        end
+        local counts = engine:counts()
+        assert(name == "none" == (counts.drafted == 0), ("%s: %d drafts"):format(name, counts.drafted))
+        if name == "self" then assert.is_true(counts.accepted > counts.drafted / 2) end -- others are drawn
+        if workers == 0 then assert_free(engine) end
+        engine:close()
+      end
+    end
+    local repeated, steps = {}, 0
+    for _ = 1, 12 do lists.append(repeated, {5, 9, 11, 3, 8}) end
+    net:register_forward_pre_hook(function() steps = steps + 1 end)
+    local want_all = alone(net, repeated, {max_new_tokens = 40})
+    local engine = lm.serve.Engine(net, {draft = "prompt", num_workers = 0})
+    steps = 0
+    assert.same(want_all, engine:submit(repeated, {max_new_tokens = 40}):get())
+    assert.equal(40, steps + engine:counts().accepted)
+    assert.is_true(steps < 40)
+    engine = lm.serve.Engine(net, {draft = net, num_workers = 0, draft_tokens = 6})
+    assert.same(want_all, engine:submit(repeated, {max_new_tokens = 40}):get())
+    local counts = engine:counts()
+    assert.is_true(counts.accepted == counts.drafted and counts.drafted > 30)
+  end)
+
+  it("draws tokens with their probabilities where drafts are wrong", function()
+    local net, n = model("llama", "float32"), 300
+    local scores = net(lm.LongTensor {{4, 9, 4, 9, 4}}):detach()[1][5]
+    local want = (scores / 3):softmax(1)
+    local engine = lm.serve.Engine(net, {draft = "prompt", max_queue = 128})
+    local seen = lm.zeros(50)
+    for first = 1, n, 100 do
+      local futures = {}
+      for i = first, first + 99 do
+        local o = {do_sample = true, temperature = 3, seed = i, max_new_tokens = 3}
+        futures[#futures + 1] = engine:submit({4, 9, 4, 9, 4}, o)
+      end
+      for _, each in ipairs(futures) do
+        local token = each:get()[6]
+        seen[token] = seen[token] + 1
+      end
+    end
+    engine:close()
+    local expected = want * n
+    local chi = ((seen - expected):pow(2) / expected):sum():item()
+    assert.is_true(chi < 49 + 4 * math.sqrt(2 * 49), ("chi-square %g"):format(chi))
   end)
 
   it("keeps conversations in the form of their constraints", function()
@@ -235,19 +321,21 @@ describe("serve.Engine", function()
     lm.vision.write_file(path, "[UNK]\n[PAD]\n[CLS]\n[SEP]\n[MASK]\nyes\nno\n")
     local tokenizer = lm.text.BertWordPieceTokenizer(path)
     os.remove(path)
-    local engine = lm.serve.Engine(model("llama", "float32"))
-    local list = {}
-    for i, regex in ipairs {"( yes){3}", " no( yes)?", false} do
-      list[i] = engine:submit({6, 7}, {
-        tokenizer = tokenizer, constraint = regex and {regex = regex} or nil, max_new_tokens = 6,
-      })
+    local net = model("llama", "float32")
+    for _, draft in ipairs {false, "prompt", net} do
+      local engine, list = lm.serve.Engine(net, {draft = draft or nil}), {}
+      for i, regex in ipairs {"( yes){3}", " no( yes)?", false} do
+        list[i] = engine:submit({6, 7, 6, 7}, {
+          tokenizer = tokenizer, constraint = regex and {regex = regex} or nil, max_new_tokens = 6,
+        })
+      end
+      assert.same({6, 7, 6, 7, 6, 6, 6}, list[1]:get())
+      local second = list[2]:get()
+      assert.same({7, 6}, {second[5], second[6]})
+      assert.equal(6, #second)
+      assert.equal(10, #list[3]:get())
+      engine:close()
     end
-    assert.same({6, 7, 6, 6, 6}, list[1]:get())
-    local second = list[2]:get()
-    assert.same({7, 6}, {second[3], second[4]})
-    assert.equal(4, #second)
-    assert.equal(8, #list[3]:get())
-    engine:close()
   end)
 
   it("reports errors of constraints by the future, and makes a tokenizer's tree once", function()

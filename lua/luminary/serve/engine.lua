@@ -12,6 +12,7 @@ local Executor = require "luminary.mp.executor"
 local failure = require "luminary.mp.worker_failure"
 local block_weights = require "luminary.nn.block_weights"
 local in_mode = require "luminary.nn.in_mode"
+local Module = require "luminary.nn.module"
 local Scheduler = require "luminary.serve.scheduler"
 local generator = require "luminary.generator"
 local streamer = require "luminary.text.streamer"
@@ -31,13 +32,14 @@ end
 -- Returns the outcome of a conversation that has ended.
 local function outcome_of(r)
   if r.problem then return {problem = {message = tostring(r.problem), traceback = ""}} end
-  return {values = {r.ids, n = 1}}
+  return {values = {r.ids, n = 1}, drafted = r.drafts, accepted = r.accepted}
 end
 
 -- ---- in the worker
 
 local function serve(index, setup)
   local scheduler, task_of, open = Scheduler(setup.net:eval(), setup.settings), {}, 0
+  if scheduler.draft_cache then setup.settings.draft:eval() end
   local begun = setup.begun[index + 1]
   local function finish(r, outcome)
     Executor.answer(task_of[r], outcome)
@@ -67,7 +69,9 @@ local function serve(index, setup)
         for _, r in ipairs(scheduler:clear()) do finish(r, {problem = outcome.problem}) end
       end
       for _, r in ipairs(outcome.values and outcome.values[1] or {}) do
-        if r.fresh > 0 and task_of[r].args[1].streams then Executor.answer_part(task_of[r], r.ids[#r.ids]) end
+        for i = #r.ids - (task_of[r].args[1].streams and r.fresh or 0) + 1, #r.ids do
+          Executor.answer_part(task_of[r], r.ids[i])
+        end
         if r.done then finish(r, outcome_of(r)) end
       end
     end
@@ -91,6 +95,8 @@ end
 -- Returns the outcome of a conversation after its function has got all tokens.
 local function ended(future, outcome)
   if outcome.values then receive(future, nil) end
+  local counts = future.executor.counts
+  for name, n in pairs(counts) do counts[name] = n + (outcome[name] or 0) end
   local receiver = receivers[future]
   return receiver and receiver.problem and {problem = receiver.problem} or outcome
 end
@@ -117,10 +123,16 @@ function Inline.read() end
 
 function Inline.finish() end -- at the end of the program nobody waits
 
+-- Computes a step, of nets in evaluation mode.
+local function step(scheduler)
+  if not scheduler.draft_cache then return in_mode(scheduler.net, false, scheduler.step, scheduler) end
+  return in_mode(scheduler.settings.draft, false, in_mode, scheduler.net, false, scheduler.step, scheduler)
+end
+
 function Inline:wait(_)
-  for _, r in ipairs(in_mode(self.spec.setup.net, false, self.scheduler.step, self.scheduler)) do
+  for _, r in ipairs(step(self.scheduler)) do
     local future = self.future_of[r]
-    if r.fresh > 0 then receive(future, r.ids[#r.ids]) end
+    for i = #r.ids - r.fresh + 1, #r.ids do receive(future, r.ids[i]) end
     if r.done then
       self.future_of[r] = nil
       self:set_open(self.open - 1)
@@ -140,23 +152,44 @@ end
 
 local Engine = class.define "Engine"
 
---- serve.Engine(…): Makes an engine for a language model of lm.models. page_size: positions of a page. max_tokens:
---- positions of all pages, which conversations share. max_sequences: conversations that are computed at once; others
---- wait. chunk: most tokens of prompts in a step, on which the time between two tokens of others depends. dtype: of
---- keys and values, the model's by default. cache: the kind of quantized blocks that keys and values are rounded to,
---- "q8_0" or "q4_0" or another of lm.quantize; floats without it. num_workers = 0: there is no worker thread; a step is
---- computed when the result of a conversation is waited for, or by lm.poll(). Conversations that begin with the same
---- tokens share their keys and values, also with those that have ended, as long as there is room.
-Engine.init = signature.of([[Engine(net: module, {max_tokens: count = 8192, page_size: count = 16,
-  max_sequences: count = 16, chunk: count = 256, dtype: string, cache: string, max_queue: integer(1, 128) = 128,
-  threads: count, socket_paths = false, num_workers: integer(0, 1) = 1})]], function(self, net, o)
-  if not net:is(common.LanguageModel) then
-    options.must_be("Engine", "net", "a language model of lm.models, as lm.models.gpt2 makes it", net)
+-- Fails unless an argument is a language model that can compute the tokens of several conversations.
+local function check_net(name, net)
+  if not (Module.is_module(net) and net:is(common.LanguageModel)) then
+    options.must_be("Engine", name,
+      (name == "net" and "" or "\"prompt\" or ") .. "a language model of lm.models, as lm.models.gpt2 makes it", net)
   end
   local rope = net.config.rope_scaling or {}
   if rope.rope_type == "dynamic" or rope.long_factor then
     fail("Engine: rope_scaling of rope_type '%s' is not supported", rope.rope_type)
-  elseif o.max_tokens < o.page_size then
+  end
+end
+
+-- Fails unless a model can draft the tokens of a net.
+local function check_draft(net, draft, room)
+  check_net("draft", draft)
+  local own, its = net.config, draft.config
+  if own.vocab_size ~= its.vocab_size then
+    options.must_be("Engine", "draft.config.vocab_size", ("that of the net, %d"):format(own.vocab_size), its.vocab_size)
+  elseif its.max_positions < math.min(own.max_positions, room) then
+    options.must_be("Engine", "draft.config.max_positions", "at least the net's or max_tokens", its.max_positions)
+  end
+end
+
+--- serve.Engine(…): Makes an engine for a language model of lm.models. page_size: positions of a page. max_tokens:
+--- positions of all pages, which conversations share. max_sequences: conversations that are computed at once; others
+--- wait. chunk: most tokens of prompts in a step, on which the time between two tokens of others depends. dtype: of
+--- keys and values, the model's by default. cache: the kind of quantized blocks that keys and values are rounded to,
+--- "q8_0" or "q4_0" or another of lm.quantize; floats without it. draft: a smaller language model with the same
+--- vocabulary, or "prompt" for the text so far, whose guesses of tokens that follow are computed together, at most
+--- draft_tokens in a step; the tokens are the same. num_workers = 0: there is no worker thread; a step is
+--- computed when the result of a conversation is waited for, or by lm.poll(). Conversations that begin with the same
+--- tokens share their keys and values, also with those that have ended, as long as there is room.
+Engine.init = signature.of([[Engine(net: module, {max_tokens: count = 8192, page_size: count = 16,
+  max_sequences: count = 16, chunk: count = 256, dtype: string, cache: string, max_queue: integer(1, 128) = 128,
+  draft, draft_tokens: count = 16, threads: count, socket_paths = false,
+  num_workers: integer(0, 1) = 1})]], function(self, net, o)
+  check_net("net", net)
+  if o.max_tokens < o.page_size then
     options.must_be("Engine", "max_tokens", ("at least page_size, %d"):format(o.page_size), o.max_tokens)
   end
   if o.cache then
@@ -166,13 +199,17 @@ Engine.init = signature.of([[Engine(net: module, {max_tokens: count = 8192, page
   end
   local pages = math.floor(o.max_tokens / o.page_size)
   self.net, self.room, self.sent = net, pages * o.page_size, {}
+  if o.draft ~= nil and o.draft ~= "prompt" then check_draft(net, o.draft, self.room) end
   local settings = {pages = pages}
-  for _, name in ipairs {"page_size", "max_sequences", "chunk", "dtype", "cache"} do settings[name] = o[name] end
+  for name in ("page_size max_sequences chunk dtype cache draft draft_tokens"):gmatch "%S+" do
+    settings[name] = o[name]
+  end
   self.executor = (o.num_workers == 0 and Inline or Executor) {
     who = "Engine", workers = o.num_workers, threads = o.threads, max_queue = o.max_queue,
     socket_paths = o.socket_paths, serve = serve, setup = {net = net, settings = settings},
     unordered = true, on_part = receive, on_end = ended,
   }
+  self.executor.counts = {drafted = 0, accepted = 0}
 end)
 
 -- Returns ids as int64 [L], checked.
@@ -240,6 +277,9 @@ function Engine:submit(ids, opts)
   if write then receivers[future] = {write = write} end
   return future
 end
+
+--- engine:counts(): Returns {drafted, accepted}, the numbers of drafted tokens of the conversations that have ended.
+function Engine:counts() return lists.copy(self.executor.counts) end
 
 --- Waits for the conversations that are open, and ends the worker. Calls after it are refused.
 function Engine:close()

@@ -44,21 +44,24 @@ end
 
 local Pages = class.root "Pages"
 
---- Pages(net, count, size, dtype, kind): Makes `count` pages of `size` positions for a language model, of floats or, if
---- kind is not nil, of blocks. pages.cache is for its calls; pages.step says where each token of a call is.
-function Pages:init(net, count, size, dtype, kind)
-  local like, layers, heads, head_dim = net:cache_options(), net:cache_sizes()
-  like.dtype = kind and "uint8" or dtype or like.dtype
-  self.step, self.cache, self.size = {page_size = size}, {}, size
-  for i = 1, layers do
-    self.cache[i] = Layer(self.step, count * size, heads, head_dim, like, kind)
-  end
+--- Pages(count, size): Makes `count` pages of `size` positions. pages.step says where each token of a call is.
+function Pages:init(count, size)
+  self.step, self.size, self.count = {page_size = size}, size, count
   self.free, self.users = {}, {} -- users: number of sequences of each page
   self.unused, self.first = {}, 1 -- pages without users that keep tokens, the longest unused at `first`
   self.place = {} -- indices in unused
   self.page_of, self.key_of = {}, {} -- pages by keys, which their tokens and the page before make
   self.name_of, self.names = {}, 0 -- numbers of pages in keys
   for page = count, 1, -1 do self.free[#self.free + 1] = page end
+end
+
+--- Returns the memory of all pages for the calls of a language model: floats of dtype, the net's by default, or if kind
+--- is not nil, blocks.
+function Pages:cache_of(net, dtype, kind)
+  local like, cache, layers, heads, head_dim = net:cache_options(), {}, net:cache_sizes()
+  like.dtype = kind and "uint8" or dtype or like.dtype
+  for i = 1, layers do cache[i] = Layer(self.step, self.count * self.size, heads, head_dim, like, kind) end
+  return cache
 end
 
 -- Returns a page, or nil if sequences use all of them.
