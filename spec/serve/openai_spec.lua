@@ -8,7 +8,8 @@ local temp = require "spec.support.temp"
 local folder = temp.during(setup, teardown)
 local server
 
-setup(function() require "spec.support.chat_model"(folder) end)
+local SIZES = {hidden_size = 32, intermediate_size = 48, num_hidden_layers = 2, max_position_embeddings = 512}
+setup(function() dofile "examples/random_model.lua"(folder, SIZES) end)
 
 -- Defines a spec with a server of its own.
 local function serves(name, f)
@@ -79,7 +80,7 @@ describe("serve.OpenAI", function()
     assert.same({content = want, role = "assistant", refusal = false}, got.choices[1].message)
     assert.equal("length", got.choices[1].finish_reason)
     assert.equal("chat.completion", got.object)
-    local prompt = own.tokenizer("<|im_start|>user Hé?<|im_end|><|im_start|>").input_ids.shape[2]
+    local prompt = own.tokenizer("<|im_start|>user\nHé?<|im_end|>\n<|im_start|>assistant\n").input_ids.shape[2]
     assert.same({prompt_tokens = prompt, completion_tokens = 12, total_tokens = prompt + 12}, got.usage)
     local status, text = ask("/v1/chat/completions", chat {stream = true, stream_options = {include_usage = true}})
     assert.equal(200, status)

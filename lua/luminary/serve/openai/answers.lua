@@ -175,7 +175,7 @@ end
 
 -- ---- embeddings
 
-local MOST_TOKENS = 4096 -- of a forward with more than one text, padding included
+local MOST_TOKENS = 4096 -- limit of a forward of several texts, with padding
 
 -- Returns the means of the last hidden states of texts, lists of ids, as float32 [N, D] of length 1.
 local function means(net, texts, longest)

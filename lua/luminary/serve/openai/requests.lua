@@ -1,4 +1,5 @@
 --- Reads the bodies of requests of OpenAI's API as prompts and options of serve.Engine.
+local constraint = require "luminary.text.constraint"
 local core = require "luminary.core"
 local generation_config = require "luminary.models.generation_config"
 local json_encode = require "luminary.base.json_encode"
@@ -9,7 +10,7 @@ local NULL = require("luminary.text.jinja.values").NONE
 
 local requests = {NULL = NULL}
 
-local MOST_CHOICES, MOST_TEXTS, MOST_STOPS = 128, 2048, 16 -- of an answer; of a request
+local MOST_CHOICES, MOST_TEXTS, MOST_STOPS = 128, 2048, 16 -- limits of a request
 
 -- Raises the error that a client gets.
 local function refuse(param, code, format, ...)
@@ -192,6 +193,7 @@ function requests.generation(api, kind, text)
     settings.add_generation_prompt, settings.tokenize = true, nil
     settings.tools = tools and json_encode(tools, order, NULL)
     o.constraint, call.tools = forced or constraint_of(body.response_format, order), tools ~= nil
+    if o.constraint then constraint.matcher("body", o.constraint) end -- for errors
     local ids = api.chat.tokenizer:apply_chat_template(messages_of(body.messages, order), settings).input_ids
     call.prompts = {ids[1]:tolist()}
   end
