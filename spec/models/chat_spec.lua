@@ -1,33 +1,17 @@
 -- Tests lm.chat: conversations with a model in the shape of LLaMA with random weights, from a net and from a folder.
 local json_encode = require "luminary.base.json_encode"
 local lm = require "luminary"
+local small = require "spec.support.small_chat"
 local temp = require "spec.support.temp"
 
 local folder = temp.during(setup, teardown)
-local TEMPLATE = "{% for m in messages %}<|im_start|>{{ m.role }} {{ m.content }}<|im_end|>{% endfor %}"
-  .. "{% if add_generation_prompt %}<|im_start|>{% endif %}"
-
+local TEMPLATE, make_net = small.TEMPLATE, small.net
 local tokenizer
-local function make_net(positions)
-  lm.manual_seed(2)
-  local net = lm.models.llama {vocab_size = 260, hidden_size = 16, intermediate_size = 24, num_hidden_layers = 1,
-    num_attention_heads = 2, max_position_embeddings = positions or 128}
-  return net:eval()
-end
 
 setup(function()
-  local vocab, added = {}, {}
-  for byte, letter in pairs(require("luminary.text.model_files").letters) do vocab[letter] = byte:byte() end
-  for i, token in ipairs {"<|im_start|>", "<|im_end|>"} do
-    vocab[token] = 255 + i
-    added[i] = {id = 255 + i, content = token, special = true}
-  end
-  temp.write(folder .. "/tokenizer.json", (json_encode {
-    model = {type = "BPE", vocab = vocab, merges = {}}, decoder = {type = "ByteLevel"}, added_tokens = added,
-    pre_tokenizer = {type = "ByteLevel", add_prefix_space = false},
-  }:gsub('"merges":{}', '"merges":[]')))
-  temp.write(folder .. "/tokenizer_config.json", json_encode {chat_template = TEMPLATE})
-  tokenizer = lm.text.Tokenizer(folder)
+  temp.execute("mkdir " .. folder .. "/model")
+  small.write(folder .. "/model")
+  tokenizer = lm.text.Tokenizer(folder .. "/model")
 end)
 
 describe("lm.chat", function()
@@ -102,7 +86,7 @@ describe("lm.chat", function()
     for pattern, case in pairs {
       ["cannot open 'nowhere'"] = {"nowhere"}, ["source must be a path"] = {3}, ["requires {tokenizer"] = {make_net()},
       ["options must be a table"] = {make_net(), 1}, ["system"] = {make_net(), {tokenizer = tokenizer, system = 1}},
-      ["{base = 0}"] = {make_net(), {tokenizer = lm.text.Tokenizer(folder, {base = 0})}},
+      ["{base = 0}"] = {make_net(), {tokenizer = lm.text.Tokenizer(folder .. "/model", {base = 0})}},
     } do
       local ok, why = pcall(lm.chat, case[1], case[2])
       assert.is_false(ok)
@@ -118,14 +102,10 @@ describe("lm.chat", function()
     end
   end)
 
-  it("loads a folder", function()
-    local net = make_net()
-    lm.save(folder .. "/model.safetensors", net:state_dict())
-    temp.write(folder .. "/config.json", json_encode {
-      model_type = "llama", vocab_size = 260, hidden_size = 16, intermediate_size = 24, num_hidden_layers = 1,
-      num_attention_heads = 2, max_position_embeddings = 128, eos_token_id = 257,
-    })
-    local a = lm.chat(folder, {max_new_tokens = 6}):say "Hello"
-    assert.equal(lm.chat(net, {tokenizer = tokenizer, max_new_tokens = 6}):say "Hello", a)
+  it("loads a folder and a GGUF file", function()
+    local a = lm.chat(make_net(), {tokenizer = tokenizer, max_new_tokens = 6}):say "Hello"
+    for _, ending in ipairs {"", ".gguf"} do
+      assert.equal(a, lm.chat(folder .. "/model" .. ending, {max_new_tokens = 6}):say "Hello")
+    end
   end)
 end)
