@@ -54,6 +54,42 @@ describe("lm.chat", function()
     assert.is_truthy(why:find("more than the model's 100 positions", 1, true), why)
   end)
 
+  it("computes only the tokens that earlier answers did not", function()
+    for _, dtype in ipairs {"float32", "bfloat16"} do
+      local count = 0
+      local chat = lm.chat(make_net():to(dtype), {tokenizer = tokenizer, max_new_tokens = 3, eos_token_id = false,
+        constraint = {regex = "[a-z]+"}})
+      chat.net:register_forward_pre_hook(function(_, arguments) count = count + arguments[1]:numel() end)
+      local function computed(message)
+        count = 0
+        return chat:say(message), count
+      end
+      local message = ("Hello there. "):rep(3)
+      local _, first = computed(message)
+      assert.equal(#"?user ??" + #message + 2, first) -- the last token of an answer is not computed
+      local answer, second = computed "And?"
+      assert.near(#"assistant abc??user And???" + 2, second, 1) -- one less if the answer begins with "a"
+      local messages = {unpack(chat.messages, 1, 3)}
+      chat.past = {}
+      chat.messages = messages
+      assert.equal(answer, (chat:say()))
+      chat:reset() -- another beginning
+      _, first = computed "hello there."
+      assert.equal(#"hello there.??" + 2, first)
+      _, first = computed(("x"):rep(90)) -- more than the room of the cache
+      assert.is_true(first > 90)
+    end
+  end)
+
+  it("uses the positions of `context`", function()
+    local chat = lm.chat(make_net(), {tokenizer = tokenizer, context = 40, constraint = {regex = "a{4}"}})
+    assert.equal(20, chat.options.max_new_tokens)
+    chat:say("turn 1", {max_new_tokens = 4})
+    chat:say("turn 2", {max_new_tokens = 4})
+    assert.equal(2, #chat.messages)
+    assert.equal("turn 2", chat.messages[1].content)
+  end)
+
   it("reads calls of tools", function()
     local parse = lm.chat.tool_calls
     local function names(answer)

@@ -182,7 +182,7 @@ function Engine:submit(ids, opts)
   local seed = own.seed and options.arg(who, "seed", own.seed, "natural")
   own.seed = nil
   local o = generation_options.read(who, self.net, own)
-  for _, name in ipairs {"attention_mask", "generator"} do
+  for _, name in ipairs {"attention_mask", "generator", "past_key_values"} do
     if o[name] then fail("%s: %s is not supported%s", who, name, name == "generator" and "; pass a seed" or "") end
   end
   if o.num_beams > 1 or o.num_return_sequences > 1 then
