@@ -14,17 +14,17 @@ local text = require "luminary.text"
 
 local fail = options.fail
 
---- lm.chat(source [, {tokenizer, system, tools, template, context, dtype = "auto", device, …}]): Constructs a conversation.
---- source: the path of a model's folder or GGUF file, or a net with tokenizer. Options: system, the first message;
---- tools, a list of JSON schemas of functions; template, a table of the template's variables; dtype and device of a
---- loaded model; context, the most positions that are used; those of generate, with max_new_tokens = 512. chat.messages
---- is the conversation, a list of {role, content}; scripts may change it.
+--- lm.chat(source [, {tokenizer, system, tools, template, context, dtype = "auto", device, …}]): Constructs a
+--- conversation. source: the path of a model's folder or GGUF file, or a net with tokenizer. Options: system, the first
+--- message; tools, a list of JSON schemas of functions; template, a table of the template's variables; dtype and device
+--- of a loaded model; context, the most positions that are used; those of generate, with max_new_tokens = 512.
+--- chat.messages is the conversation, a list of {role, content}; scripts may change it.
 local Chat = class.root("Chat")
 Chat.__inner = {"request"}
 
 local MOST_NEW = 512 -- most tokens of an answer by default, at most half of the model's positions
 
-local own = lists.set {"system", "tools", "template", "tokenizer", "dtype", "device", "context"} -- others are generate's
+local own = lists.set {"system", "tools", "template", "tokenizer", "dtype", "device", "context"} -- not generate's
 
 -- Texts that end a turn in published templates. Those in a template end its model's answers.
 local turn_ends = {

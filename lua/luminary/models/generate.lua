@@ -142,9 +142,10 @@ local generate
 --- num_return_sequences = 1, length_penalty = 1, early_stopping = false, eos_token_id, pad_token_id, attention_mask,
 --- stop_strings, tokenizer, use_cache = true, past_key_values, streamer, on_text, generator, constraint}]): Generates
 --- sequences of token ids with a language model. past_key_values: a table, empty at first, that keeps the keys and
---- values of one sequence: a later call with it computes only the tokens from the first that differs on. constraint restricts the new text: {json = true}, {json_schema = a table or JSON text},
---- {regex = "…"} or {grammar = "…"} in llama.cpp's GBNF; it requires tokenizer, one of lm.text. On a GPU the step of a
---- library's model without hooks is captured after 16 tokens, and replayed.
+--- values of one sequence: a later call with it computes only the tokens from the first that differs on. constraint
+--- restricts the new text: {json = true}, {json_schema = a table or JSON text}, {regex = "…"} or {grammar = "…"} in
+--- llama.cpp's GBNF; it requires tokenizer, one of lm.text. On a GPU the step of a library's model without hooks is
+--- captured after 16 tokens, and replayed.
 function generate(net, ids, opts)
   local module = Module.is_module(net)
   local has, method = pcall(function() return net.generate end) -- an error where a module lacks it

@@ -132,7 +132,7 @@ end
 
 --- next_token_logits(who, net, n, length, mask, use_cache, past, row): Returns an object for n sequences that grow to
 --- at most `length`. mask: bool [n, L] of the first ids, or nil without padding; reorder does not change it, so
---- reordered sequences share a mask [1, L]. past: a table that keeps the cache of the one sequence, row, for later calls.
+--- reordered sequences share a mask [1, L]. past: a table that keeps the cache of one sequence, row, for later calls.
 return function(who, net, n, length, mask, use_cache, past, row)
   if type(net) ~= "function" and net.has_part_of_scores then
     fail("%s: this rank computes a part of the scores; pass nn.parallel.parallelize the plan of parallel_plan "
@@ -148,7 +148,7 @@ return function(who, net, n, length, mask, use_cache, past, row)
   end
   -- Closures are avoided: the compiled code of one keeps what it captures alive.
   return setmetatable({
-    who = who, net = net, mask = mask, offers = offers, cache = cache, known = known or 0, tokens = 0, past = known and past,
-    keeps = keeps and 1 or nil,
+    who = who, net = net, mask = mask, offers = offers, cache = cache, known = known or 0, tokens = 0,
+    past = known and past, keeps = keeps and 1 or nil,
   }, Logits)
 end
