@@ -20,7 +20,6 @@ local fail = options.fail
 --- of a loaded model; context, the most positions that are used; those of generate, with max_new_tokens = 512.
 --- chat.messages is the conversation, a list of {role, content}; scripts may change it.
 local Chat = class.root("Chat")
-Chat.__inner = {"request"}
 
 local MOST_NEW = 512 -- most tokens of an answer by default, at most half of the model's positions
 
@@ -87,7 +86,7 @@ end
 
 -- Returns the ids of the conversation and of the beginning of an answer, after removing the oldest turns that leave no
 -- room for `new` tokens. A turn is a message of the user, and those up to the next one.
-local function ids_of_messages(self, new)
+local function prompt(self, new)
   local settings = {add_generation_prompt = true, tools = self.tools}
   for name, v in pairs(self.template) do settings[name] = v end
   while true do
@@ -104,23 +103,15 @@ local function ids_of_messages(self, new)
   end
 end
 
--- Returns the ids of a text, the last that leave room for `new` tokens.
-local function ids_of_text(self, text_before, new)
-  local ids = self.tokenizer(text_before).input_ids
-  local n = math.max(1, math.min(ids.shape[2], self.capacity - new))
-  return ids:narrow(2, ids.shape[2] - n + 1, n)
-end
-
--- Returns the ids that end an answer, or the continuation of a text, and strings that do where the vocabulary has no
--- such token.
-local function ends_of(self, is_text)
+-- Returns the ids that end an answer, and strings that do where the vocabulary has no such token.
+local function ends_of(self)
   local template, ids, strings = self.tokenizer.chat_template or "", {}, {}
   if type(template) == "table" then template = table.concat(lists.pick(template, lists.sorted_keys(template))) end
   local given = self.net.eos_token_id
   for _, id in ipairs(type(given) == "table" and given or {given}) do ids[#ids + 1] = id end
   ids[#ids + 1] = self.tokenizer.eos_token_id
   for _, each in ipairs(turn_ends) do
-    if not is_text and template:find(each, 1, true) then
+    if template:find(each, 1, true) then
       local id = self.tokenizer:token_to_id(each)
       if id then ids[#ids + 1] = id else strings[#strings + 1] = each end
     end
@@ -156,43 +147,35 @@ function Chat.tool_calls(answer)
   return calls[1] and calls
 end
 
---- Returns what serve.Chat and Chat:say generate by: the ids [1, L] of the conversation, or of a text to continue; the
---- options of generate; and a function that appends the answer, a list of ids, and returns what Chat:say does.
-function Chat:request(o, text_before)
-  local settings, tokenizer = {tokenizer = self.tokenizer}, self.tokenizer
-  for _, from in ipairs {self.options, o == nil and {} or options.arg("Chat:say", "options", o, "table")} do
-    for name, v in pairs(from) do settings[name] = v end
-  end
-  local new = settings.max_new_tokens
-  local ids = text_before and ids_of_text(self, text_before, new) or ids_of_messages(self, new)
-  local ends, strings = ends_of(self, text_before ~= nil)
-  if settings.eos_token_id == nil and #ends > 0 then settings.eos_token_id = ends end
-  strings = lists.append(strings, type(settings.stop_strings) == "table" and settings.stop_strings
-    or {settings.stop_strings})
-  settings.stop_strings = strings[1] and strings or nil
-  return ids, settings, function(list)
-    if lists.set(ends)[list[#list]] then list[#list] = nil end
-    local function decoded(skips)
-      local answer = tokenizer:decode(list, {skip_special_tokens = skips})
-      for _, each in ipairs(strings) do answer = answer:sub(1, (answer:find(each, 1, true) or 0) - 1) end
-      return answer
-    end
-    local answer, calls = decoded(true), self.tools and Chat.tool_calls(decoded(false)) or nil
-    if not text_before then self:add {role = "assistant", content = answer, tool_calls = calls} end
-    return answer, calls
-  end
-end
-
 --- Appends a message of the user, generates an answer and appends it; without a message it continues after chat:add.
 --- Returns the answer's text, and the list of its calls of tools, or nil. Options are those of generate, such as
 --- on_text or constraint, for this answer. The oldest turns are removed where the model's positions do not suffice.
 function Chat:say(message, o)
   if message ~= nil then self:add {role = "user", content = options.arg("Chat:say", "message", message, "string")} end
   if #self.messages == 0 then fail "Chat:say: there is no message" end
-  local ids, settings, finish = self:request(o)
+  local settings, tokenizer = {tokenizer = self.tokenizer}, self.tokenizer
+  for _, from in ipairs {self.options, o == nil and {} or options.arg("Chat:say", "options", o, "table")} do
+    for name, v in pairs(from) do settings[name] = v end
+  end
+  local ids = prompt(self, settings.max_new_tokens)
+  local ends, strings = ends_of(self)
+  if settings.eos_token_id == nil and #ends > 0 then settings.eos_token_id = ends end
+  strings = lists.append(strings, type(settings.stop_strings) == "table" and settings.stop_strings
+    or {settings.stop_strings})
+  settings.stop_strings = strings[1] and strings or nil
   settings.past_key_values = settings.past_key_values or self.past
   local out = generate(self.net, ids:to(self.net:parameters()[1].device), settings)
-  return finish(lists.slice(out[1]:totable(), ids.shape[2] + 1))
+  local list = lists.slice(out[1]:totable(), ids.shape[2] + 1)
+  local is_end = lists.set(ends)
+  if is_end[list[#list]] then list[#list] = nil end
+  local function decoded(skips)
+    local answer = tokenizer:decode(list, {skip_special_tokens = skips})
+    for _, each in ipairs(strings) do answer = answer:sub(1, (answer:find(each, 1, true) or 0) - 1) end
+    return answer
+  end
+  local answer, calls = decoded(true), self.tools and Chat.tool_calls(decoded(false)) or nil
+  self:add {role = "assistant", content = answer, tool_calls = calls}
+  return answer, calls
 end
 
 return Chat
