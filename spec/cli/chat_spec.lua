@@ -86,7 +86,7 @@ describe("luminary chat #lua", function()
     t:raw()
     t:send "Hello\n"
     t:expect "Hello\r\n"
-    t:expect "l" -- of the answer
+    t:expect "l" -- a letter of the answer
     for _ = 1, 10 do
       t:send "\3"
       if pcall(t.expect, t, "\n> ", 2) then break end

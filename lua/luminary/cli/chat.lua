@@ -61,9 +61,8 @@ local function answer(talk, message, guarded)
     io.stdout:flush()
   end})
   io.stdout:write "\n"
-  local last = talk.messages[#talk.messages]
-  if not ok and last and last.role == "user" then
-    if pieces[1] then talk:add {role = "assistant", content = table.concat(pieces)} else table.remove(talk.messages) end
+  if not ok and pieces[1] then
+    talk:add({role = "user", content = message}):add {role = "assistant", content = table.concat(pieces)}
   end
   return not ok and not tostring(problem):find("interrupted!", 1, true) and problem or nil
 end

@@ -147,11 +147,8 @@ function Chat.tool_calls(answer)
   return calls[1] and calls
 end
 
---- Appends a message of the user, generates an answer and appends it; without a message it continues after chat:add.
---- Returns the answer's text, and the list of its calls of tools, or nil. Options are those of generate, such as
---- on_text or constraint, for this answer. The oldest turns are removed where the model's positions do not suffice.
-function Chat:say(message, o)
-  if message ~= nil then self:add {role = "user", content = options.arg("Chat:say", "message", message, "string")} end
+-- Generates an answer to the conversation and appends it; returns what Chat:say does.
+local function answer(self, o)
   if #self.messages == 0 then fail "Chat:say: there is no message" end
   local settings, tokenizer = {tokenizer = self.tokenizer}, self.tokenizer
   for _, from in ipairs {self.options, o == nil and {} or options.arg("Chat:say", "options", o, "table")} do
@@ -169,13 +166,25 @@ function Chat:say(message, o)
   local is_end = lists.set(ends)
   if is_end[list[#list]] then list[#list] = nil end
   local function decoded(skips)
-    local answer = tokenizer:decode(list, {skip_special_tokens = skips})
-    for _, each in ipairs(strings) do answer = answer:sub(1, (answer:find(each, 1, true) or 0) - 1) end
-    return answer
+    local said = tokenizer:decode(list, {skip_special_tokens = skips})
+    for _, each in ipairs(strings) do said = said:sub(1, (said:find(each, 1, true) or 0) - 1) end
+    return said
   end
-  local answer, calls = decoded(true), self.tools and Chat.tool_calls(decoded(false)) or nil
-  self:add {role = "assistant", content = answer, tool_calls = calls}
-  return answer, calls
+  local said, calls = decoded(true), self.tools and Chat.tool_calls(decoded(false)) or nil
+  self:add {role = "assistant", content = said, tool_calls = calls}
+  return said, calls
+end
+
+--- Appends a message of the user, generates an answer and appends it; without a message it continues after chat:add.
+--- Returns the answer's text, and the list of its calls of tools, or nil. Options are those of generate, such as
+--- on_text or constraint, for this answer. The oldest turns are removed where the model's positions do not suffice.
+--- After an error the message is removed.
+function Chat:say(message, o)
+  if message == nil then return answer(self, o) end
+  local added = {role = "user", content = options.arg("Chat:say", "message", message, "string")}
+  return options.restoring(function()
+    if self.messages[#self.messages] == added then table.remove(self.messages) end
+  end, answer, self:add(added), o)
 end
 
 return Chat
