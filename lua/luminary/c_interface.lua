@@ -197,7 +197,6 @@ function host.say(chat, message, write)
 end
 
 function host.add(chat, json) chat:add(decoded("message", json)) end
-
 function host.reset(chat) chat:reset() end
 
 -- ---- weights

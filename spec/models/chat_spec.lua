@@ -90,6 +90,48 @@ describe("lm.chat", function()
     assert.equal("turn 2", chat.messages[1].content)
   end)
 
+  it("answers on a worker thread, which keeps the model and what it computed", function()
+    local path, o = folder .. "/model", {max_new_tokens = 6, system = "ignored"}
+    local messages = {{role = "system", content = "S"}, {role = "user", content = "Hello"}}
+    local chat = lm.chat(path .. ".gguf", {max_new_tokens = 6, system = "S"})
+    local want, pieces = chat:say "Hello", {}
+    for _, ending in ipairs {"", ".gguf", ""} do
+      local future = lm.async(lm.chat.answer, path .. ending, messages, o):on_part(function(piece)
+        pieces[#pieces + 1] = piece
+      end)
+      assert.equal(want, (future:get()))
+      assert.equal(want, table.concat(pieces))
+      pieces = {}
+    end
+    assert.equal(2, #messages)
+    local ids = tokenizer("Once up").input_ids
+    local all = chat.net:generate(ids, {max_new_tokens = 6})[1]:tolist()
+    local text = tokenizer:decode(lm.tensor(all, {dtype = "int64"}):narrow(1, ids.shape[2] + 1, 6))
+    assert.equal(text, (lm.async(lm.chat.answer, path, "Once up", o):get()))
+    assert.is_string(lm.async(lm.chat.answer, path, ("x"):rep(500), o):get()) -- its last tokens
+    local n = 0
+    local future = lm.async(lm.chat.answer, path, "Once up", {max_new_tokens = 100}):on_part(function()
+      n = n + 1
+      return n < 3
+    end)
+    assert.is_true(#future:get() < 60)
+    local answer, calls = lm.async(lm.chat.answer, path, messages, {max_new_tokens = 60, tools = {{name = "f"}},
+      constraint = {regex = '\\{"name": "f"\\}'}}):get()
+    assert.equal('{"name": "f"}', answer)
+    assert.equal("f", calls[1]["function"].name)
+    for problem, arguments in pairs {
+      ["cannot open 'none.gguf'"] = {"none.gguf", "x"}, ["messages must be a table, got 3"] = {path, 3},
+      ["unknown option 'temp'"] = {path, "x", {temp = 1}}, ["options must be a table, got 3"] = {path, "x", 3},
+      ["there is no message"] = {path, {}},
+    } do
+      local ok, why = pcall(function() return lm.async(lm.chat.answer, unpack(arguments)):get() end)
+      assert.is_false(ok)
+      assert.matches(problem, why, 1, true)
+    end
+    assert.equal(want, (lm.async(lm.chat.answer, path, messages, o):get()))
+    lm.set_async {}
+  end)
+
   it("reads calls of tools", function()
     local parse = lm.chat.tool_calls
     local function names(answer)

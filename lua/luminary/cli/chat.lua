@@ -35,11 +35,6 @@ local options = require "luminary.base.options"
 
 local chat = {}
 
-local function report(problem)
-  io.stdout:flush()
-  io.stderr:write("luminary chat: ", (options.without_position(problem):gsub("^[Cc]hat:?%w*: ", "")), "\n")
-end
-
 -- Returns the conversation that options ask for.
 local function open(path, o)
   local talk = lm.chat(path, {
@@ -51,8 +46,8 @@ local function open(path, o)
   return talk
 end
 
--- Writes the answer to a message as it comes; one that is stopped or fails stays in the conversation as far as it came.
--- Returns the error, if it was not Ctrl-C.
+-- Writes the answer to a message as it comes; one that is stopped stays in the conversation as far as it came. Raises
+-- errors.
 local function answer(talk, message, guarded)
   local pieces = {}
   local ok, problem = guarded(pcall, talk.say, talk, message, {on_text = function(piece)
@@ -61,25 +56,26 @@ local function answer(talk, message, guarded)
     io.stdout:flush()
   end})
   io.stdout:write "\n"
-  if not ok and pieces[1] then
+  if ok then return end
+  if not tostring(problem):find("interrupted!", 1, true) then error(problem, 0) end
+  if pieces[1] then
     talk:add({role = "user", content = message}):add {role = "assistant", content = table.concat(pieces)}
   end
-  return not ok and not tostring(problem):find("interrupted!", 1, true) and problem or nil
 end
 
--- Runs a command; returns false if it ends the conversation.
-local function run_command(talk, text)
+-- Runs a command, or answers a message; returns false at the end of the conversation.
+local function serve(talk, text, guarded)
   local name, rest = text:match "^/(%S*)%s*(.-)%s*$"
-  if name == "exit" or name == "quit" then return false end
-  if name == "clear" then
+  if not name then
+    if text:find "%S" then answer(talk, text, guarded) end
+  elseif name == "clear" then
     talk:reset()
   elseif name == "system" then
-    talk.messages = {}
-    if rest ~= "" then talk:add {role = "system", content = rest} end
-  else
+    talk.messages = {rest ~= "" and {role = "system", content = rest} or nil}
+  elseif name ~= "exit" then
     io.stdout:write(name == "help" and "" or ("no command '/%s'\n"):format(core.printable(name)), COMMANDS)
   end
-  return true
+  return name ~= "exit"
 end
 
 --- Runs the command on the arguments from `first` on; returns the exit status.
@@ -88,35 +84,26 @@ function chat.main(args, first)
     return not args[place] and "FILE is required" or args[place + 1] and "expected one FILE; options must precede it"
   end)
   if not o then return at end
-  if o.seed then lm.manual_seed(o.seed) end
-  local ok, talk = pcall(open, args[at], o)
-  if not ok then
-    report(talk)
-    return 1
+  local status, prompt = 0, line.is_terminal() and "> " or ""
+  local function try(f, ...)
+    local ok, result = pcall(f, ...)
+    if ok then return result end
+    io.stdout:flush()
+    io.stderr:write("luminary chat: ", (options.without_position(result):gsub("^[Cc]hat:?%w*: ", "")), "\n")
+    status = 1
   end
-  local is_terminal = line.is_terminal()
+  if o.seed then lm.manual_seed(o.seed) end
+  local talk = try(open, args[at], o)
+  if not talk then return 1 end
   local read, remember = line.reader(function() return {} end, "_chat")
   local guarded, quiet = line.guard()
-  if is_terminal then print "/help lists commands, Ctrl-C stops an answer, Ctrl-D leaves." end
-  local status = 0
-  while true do
+  if prompt ~= "" then print "/help lists commands, Ctrl-C stops an answer, Ctrl-D leaves." end
+  repeat
     quiet()
-    local text, is_interrupted = read(is_terminal and "> " or "")
-    if not text and not is_interrupted then break end
-    if text and text:find "%S" then
-      remember(text)
-      if text:find "^/" then
-        if not run_command(talk, text) then return status end
-      else
-        local problem = answer(talk, text, guarded)
-        if problem then
-          report(problem)
-          status = 1
-        end
-      end
-    end
-  end
-  if is_terminal then print() end
+    local text, is_interrupted = read(prompt)
+    if text and text:find "%S" then remember(text) end
+  until not text and not is_interrupted or text and try(serve, talk, text, guarded) == false
+  if prompt ~= "" then print() end
   return status
 end
 

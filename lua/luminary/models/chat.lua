@@ -10,6 +10,7 @@ local models = require "luminary.models"
 local Module = require "luminary.nn.module"
 local options = require "luminary.base.options"
 local Source = require "luminary.file_formats.source"
+local send_part = require("luminary.mp.executor").send_part
 local text = require "luminary.text"
 
 local fail = options.fail
@@ -147,14 +148,22 @@ function Chat.tool_calls(answer)
   return calls[1] and calls
 end
 
--- Generates an answer to the conversation and appends it; returns what Chat:say does.
-local function answer(self, o)
-  if #self.messages == 0 then fail "Chat:say: there is no message" end
+-- Returns the ids of a text, the last that leave room for `new` tokens.
+local function last_ids(self, before, new)
+  local ids = self.tokenizer(before).input_ids
+  local n = math.max(1, math.min(ids.shape[2], self.capacity - new))
+  return ids:narrow(2, ids.shape[2] - n + 1, n)
+end
+
+-- Generates an answer to the conversation and appends it, or the continuation of the text `before`; returns what
+-- Chat:say does.
+local function answer(self, o, before)
+  if #self.messages == 0 and not before then fail "Chat:say: there is no message" end
   local settings, tokenizer = {tokenizer = self.tokenizer}, self.tokenizer
   for _, from in ipairs {self.options, o == nil and {} or options.arg("Chat:say", "options", o, "table")} do
     for name, v in pairs(from) do settings[name] = v end
   end
-  local ids = prompt(self, settings.max_new_tokens)
+  local ids = before and last_ids(self, before, settings.max_new_tokens) or prompt(self, settings.max_new_tokens)
   local ends, strings = ends_of(self)
   if settings.eos_token_id == nil and #ends > 0 then settings.eos_token_id = ends end
   strings = lists.append(strings, type(settings.stop_strings) == "table" and settings.stop_strings
@@ -171,8 +180,25 @@ local function answer(self, o)
     return said
   end
   local said, calls = decoded(true), self.tools and Chat.tool_calls(decoded(false)) or nil
-  self:add {role = "assistant", content = said, tool_calls = calls}
+  if not before then self:add {role = "assistant", content = said, tool_calls = calls} end
   return said, calls
+end
+
+local latest = {} -- the conversation of Chat.answer, and the path of its model
+
+--- chat.answer(path, messages [, {…}]): For lm.async: returns the answer of a file's model to messages, a list of
+--- {role, content}, or the continuation of a text, and sends its pieces to Future:on_part. Options are those of lm.chat.
+--- The thread keeps the latest model, and the keys and values of the latest text.
+function Chat.answer(path, messages, o)
+  local of_model, settings = {}, {on_text = send_part}
+  for name, v in pairs(options.arg("chat.answer", "options", o or {}, "table")) do
+    (own[name] and of_model or settings)[name] = v
+  end
+  if latest.path ~= path then latest = {path = path, chat = Chat(path, of_model)} end
+  local chat, is_text = latest.chat, type(messages) == "string"
+  chat.tools, chat.template = of_model.tools, of_model.template or {}
+  chat.messages = is_text and {} or lists.copy(options.arg("chat.answer", "messages", messages, "table"))
+  return answer(chat, settings, is_text and messages or nil)
 end
 
 --- Appends a message of the user, generates an answer and appends it; without a message it continues after chat:add.

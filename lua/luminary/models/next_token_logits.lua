@@ -116,12 +116,13 @@ function Logits:reorder(order)
   for _, each in ipairs(self.cache or {}) do each:reorder(order) end
 end
 
--- Returns the cache in `past`, with room for `length` tokens, and the number of those in row, a list of ids that grows,
--- that it has: all but the last at most.
-local function cache_of_past(net, past, row, length)
+-- Returns a cache for n sequences of at most `length` tokens, and the number of tokens that it has: 0, or those of row,
+-- a list of ids that grows, that `past` keeps, without the last.
+local function cache_for(net, n, length, past, row)
+  if not past then return net:new_cache(n, length), 0 end
   local cache, known = past.cache, 0
   if not cache or past.room < length or cache.keys_vary then
-    past.room, past.known, past.row = 2 * length, 0, row
+    past.room, past.known = 2 * length, 0
     cache = net:new_cache(1, past.room)
   end
   while known < math.min(past.known, #row - 1) and row[known + 1] == past.row[known + 1] do known = known + 1 end
@@ -139,16 +140,12 @@ return function(who, net, n, length, mask, use_cache, past, row)
       .. "{gather = true}", who)
   end
   local offers = type(net) ~= "function" and type(net.new_cache) == "function"
-  local cache, known
-  local keeps = offers and class.has(net, "cache_sizes")
-  if keeps and use_cache and past then
-    cache, known = cache_of_past(net, past, row, length)
-  elseif offers and use_cache then
-    cache = net:new_cache(n, length)
-  end
+  local keeps, cache, known = offers and class.has(net, "cache_sizes"), nil, 0
+  past = keeps and use_cache and past or nil
+  if offers and use_cache then cache, known = cache_for(net, n, length, past, row) end
   -- Closures are avoided: the compiled code of one keeps what it captures alive.
   return setmetatable({
-    who = who, net = net, mask = mask, offers = offers, cache = cache, known = known or 0, tokens = 0,
-    past = known and past, keeps = keeps and 1 or nil,
+    who = who, net = net, mask = mask, offers = offers, cache = cache, known = known, tokens = 0, past = past,
+    keeps = keeps and 1 or nil,
   }, Logits)
 end

@@ -68,23 +68,9 @@ end
 
 -- ---- on the caller's thread
 
-local receivers = setmetatable({}, {__mode = "k"}) -- functions of a token, by future
-
--- Passes a token of a conversation, or nil at its end, to its function, whose error ends it.
-local function receive(future, token)
-  local receiver = receivers[future]
-  if not receiver or receiver.is_over then return end
-  local ok, result = pcall(receiver.write, token)
-  if not ok then receiver.problem = {message = tostring(result), traceback = ""} end
-  receiver.is_over = not ok or result == false
-  if token and receiver.is_over then future:cancel() end
-end
-
--- Returns the outcome of a conversation after its function has got all tokens.
+-- Passes the end of a conversation to its function of tokens.
 local function ended(future, outcome)
-  if outcome.values then receive(future, nil) end
-  local receiver = receivers[future]
-  return receiver and receiver.problem and {problem = receiver.problem} or outcome
+  if outcome.values then Executor.receive(future, nil) end
 end
 
 --- Computes a step when a result is needed, or lm.poll() runs.
@@ -108,11 +94,13 @@ function Inline.finish() end -- at the end of the program nobody waits
 function Inline:wait(_)
   for _, r in ipairs(self.scheduler:step()) do
     local future = self.future_of[r]
-    if r.fresh > 0 then receive(future, r.ids[#r.ids]) end
+    if r.fresh > 0 then Executor.receive(future, r.ids[#r.ids]) end
     if r.done then
       self.future_of[r] = nil
       self:set_open(self.open - 1)
-      Executor.resolve(future, ended(future, outcome_of(r)))
+      local outcome = outcome_of(r)
+      ended(future, outcome)
+      Executor.resolve(future, outcome)
     end
   end
 end
@@ -155,7 +143,7 @@ Engine.init = signature.of([[Engine(net: module, {max_tokens: count = 8192, page
   self.executor = (o.num_workers == 0 and Inline or Executor) {
     who = "Engine", workers = o.num_workers, threads = o.threads, max_queue = o.max_queue,
     socket_paths = o.socket_paths, serve = serve, setup = {net = net, settings = settings},
-    unordered = true, on_part = receive, on_end = ended,
+    unordered = true, on_end = ended,
   }
 end)
 
@@ -211,8 +199,7 @@ function Engine:submit(ids, opts)
   own.on_text, own.streamer, own.tokenizer = nil, nil, has_texts and o.tokenizer or nil
   local call = {ids = ids, o = own, max_new_tokens = o.max_new_tokens, seed = seed, streams = write ~= nil}
   local future = self.executor:submit(who, nil, {call}, 1)
-  if write then receivers[future] = {write = write} end
-  return future
+  return write and future:on_part(write) or future
 end
 
 --- Waits for the conversations that are open, and ends the worker. Calls after it are refused.
