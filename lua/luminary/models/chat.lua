@@ -187,7 +187,7 @@ end
 local latest = {} -- the conversation of Chat.answer, and the path of its model
 
 --- chat.answer(path, messages [, {…}]): For lm.async: returns the answer of a file's model to messages, a list of
---- {role, content}, or the continuation of a text, and sends its pieces to Future:on_part. Options are those of lm.chat.
+--- {role, content}, or the continuation of a text, and sends its pieces to Future:on_part. Options: those of lm.chat.
 --- The thread keeps the latest model, and the keys and values of the latest text.
 function Chat.answer(path, messages, o)
   local of_model, settings = {}, {on_text = send_part}
