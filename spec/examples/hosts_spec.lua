@@ -1,5 +1,6 @@
 -- examples/hosts: each example runs in its host, where that is installed.
 local lm = require "luminary"
+local small = require "spec.support.small_chat"
 local temp = require "spec.support.temp"
 
 local HOSTS = "examples/hosts/"
@@ -40,8 +41,8 @@ describe("examples/hosts/c", function()
 end)
 
 describe("examples/hosts/neovim", function()
-  -- Runs a program in Neovim with an editor's buffer and the example as `complete`; returns what it passed to finish().
-  local function in_neovim(program)
+  -- Runs a program in Neovim with an editor's buffer and an example as `complete`; returns what it passed to finish().
+  local function in_neovim(program, example)
     temp.write(folder .. "/try.lua", ([[
       package.path, package.cpath = os.getenv "LUA_PATH", os.getenv "LUA_CPATH"
       local seen = %q
@@ -60,7 +61,7 @@ describe("examples/hosts/neovim", function()
       vim.api.nvim_buf_set_lines(0, 0, -1, false, {line, line, line, line, ""})
       vim.api.nvim_win_set_cursor(0, {5, 0})
       complete = dofile(%q)
-    ]]):format(folder .. "/seen", HOSTS .. "neovim/luminary_complete.lua") .. program)
+    ]]):format(folder .. "/seen", HOSTS .. "neovim/" .. (example or "luminary_complete") .. ".lua") .. program)
     run(("nvim --headless -u NONE -i NONE -n -c 'luafile %s/try.lua'"):format(folder))
     return temp.read(folder .. "/seen")
   end
@@ -107,6 +108,64 @@ describe("examples/hosts/neovim", function()
     ]]):format(file, file)
     assert.equal("canceled:saved:the catx", in_neovim(program))
     assert.equal(64, lm.load(file)["model.embed_tokens.weight"].shape[2])
+  end)
+
+  it("shows a language model's text, takes it by Tab and cancels by typing, in 2 ms of the loop's time #lua", function()
+    if not has "nvim" then return pending "no Neovim (on Debian: neovim)" end
+    run(("mkdir -p %s/model"):format(folder))
+    small.write(folder .. "/model", 400)
+    local o = {max_new_tokens = 8, temperature = 0}
+    local before = ("the cat sat on the mat\n"):rep(4) .. "ab"
+    local text = lm.async(lm.chat.answer, folder .. "/model", before, o):get()
+    local after = lm.async(lm.chat.answer, folder .. "/model", before .. "c", o):get()
+    lm.set_async {}
+    local least = math.huge -- of three runs: other programs of a busy machine slow a thread in its own time, too
+    for _ = 1, 3 do
+      local seen = in_neovim(([[
+        local ffi = require "ffi"
+        ffi.cdef "typedef struct { long s, ns; } spec_time; int clock_gettime(int, spec_time *);"
+        local time, THREAD = ffi.new "spec_time", 3
+        local function computed()
+          ffi.C.clock_gettime(THREAD, time)
+          return tonumber(time.s) * 1e3 + tonumber(time.ns) / 1e6
+        end
+        local last, most = nil, 0
+        vim.loop.new_timer():start(1, 1, function()
+          local now = computed()
+          most, last = math.max(most, now - (last or now)), now
+        end)
+        local function line() return vim.api.nvim_get_current_line() end
+        local shown = {}
+        vim.api.nvim_input "i<Tab><BS>" -- before the model is there
+        complete.setup {model = %q, options = {max_new_tokens = 8, temperature = 0}, ready = function()
+          most = 0
+          vim.api.nvim_input "ab"
+          local text, after = %q, %q
+          when(function() return complete.shown() == text end, function()
+            vim.api.nvim_input "c"
+            when(function() return line() == "abc" and complete.shown() ~= text end, function()
+              when(function() return complete.shown() == after end, function()
+                vim.api.nvim_input "<Tab>"
+                when(function() return #line() > 3 end, function()
+                  finish(most, line() == "abc" .. after, complete.shown())
+                end)
+              end)
+            end)
+          end)
+        end}
+      ]]):format(folder .. "/model.gguf", text, after), "luminary_ghost")
+      assert.matches("^%S+:true:nil$", seen)
+      least = math.min(least, tonumber(seen:match "^[^:]+"))
+    end
+    assert.is_true(least < 2, least .. " ms")
+  end)
+
+  it("names what keeps a model from being loaded #lua", function()
+    if not has "nvim" then return pending "no Neovim (on Debian: neovim)" end
+    assert.matches("luminary: .*none.gguf': No such file or directory", in_neovim([[
+      vim.notify = finish
+      complete.setup {model = "none.gguf"}
+    ]], "luminary_ghost"))
   end)
 end)
 

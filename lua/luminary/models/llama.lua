@@ -344,8 +344,8 @@ end
 function Llama:new_cache(batch_size, max_seq_len)
   local caches = common.LanguageModel.new_cache(self, batch_size, max_seq_len)
   if self.rope.scaling.long_factor then caches.recompute_beyond = self.rope.max_seq_len end
-  caches.by_values = self.rope.scaling.rope_type == "dynamic" or caches.recompute_beyond ~= nil
-    or families[self.config.model_type].experts ~= nil
+  caches.keys_vary = self.rope.scaling.rope_type == "dynamic" or caches.recompute_beyond ~= nil -- with the length
+  caches.by_values = caches.keys_vary or families[self.config.model_type].experts ~= nil
   return caches
 end
 

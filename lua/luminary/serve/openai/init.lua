@@ -20,9 +20,7 @@ local function refuse(reply, status, message)
 end
 
 -- Adds a part of an answer, and calls on_change.
-local function receive(future, part)
-  local reply = reply_of[future]
-  if not reply then return end
+local function receive(reply, part)
   if type(part) == "table" then reply.status, reply.kind, part = part.status, part.kind, part.text end
   reply.parts[#reply.parts + 1], reply.unread = part, reply.unread + #part
   if reply.unread > MOST_UNREAD and reply.kind == "text/event-stream" then reply:cancel() end
@@ -37,7 +35,6 @@ local function ended(future, outcome)
     reply.is_over, reply.problem = true, problem
     reply.on_change()
   end
-  return outcome
 end
 
 --- Returns the text of the answer that has come since the last call, or nil at its end.
@@ -67,7 +64,7 @@ OpenAI.init = signature.of([[OpenAI(source, {name: string, tokenizer, template: 
     local model = {tokenizer = o.tokenizer, template = o.template, dtype = o.dtype, device = o.device}
     self.executor = Executor {
       who = "OpenAI", workers = 1, threads = o.threads, max_queue = o.max_queue, serve = serve, unordered = true,
-      on_part = receive, on_end = ended, setup = {
+      on_end = ended, setup = {
         source = source, model = model, name = self.name, engine = o.engine or {}, threads = o.threads,
       },
     }
@@ -89,6 +86,7 @@ function OpenAI:request(request)
     refuse(reply, 503, "the server is busy; try again")
   else
     reply.future, reply_of[future] = future, reply
+    future:on_part(function(part) receive(reply, part) end)
   end
   return reply
 end
