@@ -84,6 +84,7 @@ end
 local function ended(future, outcome)
   if outcome.values then receive(future, nil) end
   local receiver = receivers[future]
+  receivers[future] = nil -- its function may have the future, which would keep both
   return receiver and receiver.problem and {problem = receiver.problem} or outcome
 end
 
