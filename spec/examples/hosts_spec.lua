@@ -120,7 +120,7 @@ describe("examples/hosts/neovim", function()
     local text = lm.async(lm.chat.answer, folder .. "/model", before, o):get()
     local after = lm.async(lm.chat.answer, folder .. "/model", before .. "c", o):get()
     lm.set_async {}
-    local least = math.huge -- of three runs: other programs of a busy machine slow a thread in its own time, too
+    local least = math.huge -- the least of three runs: a busy machine slows a thread in its own time, too
     for _ = 1, 3 do
       local seen = in_neovim(([[
         local ffi = require "ffi"
@@ -212,7 +212,7 @@ describe("examples/hosts/love/character", function()
     run(("mkdir -p %s/model"):format(folder))
     small.write(folder .. "/model", 400)
     local text = run(("env %s %slove/character %s/model.gguf --say Hello"):format(love, HOSTS, folder))
-    local frames, poll = text:match "\n(%d+) frames while it answered, the longest [%d.]+ ms; lm.poll ([%d.]+) ms at most"
+    local frames, poll = text:match "\n(%d+) frames while it answered, .* lm.poll ([%d.]+) ms at most"
     assert.is_true(tonumber(frames) > 0, text)
     within(tonumber(poll) / 1e3, 0.002, text)
     local ok
