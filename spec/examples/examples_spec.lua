@@ -15,7 +15,8 @@ describe("examples #unsanitized", function()
 
   it("are there", function()
     assert.same({
-      "examples/cartpole.lua", "examples/pictures.lua", "examples/ppo_learner.lua", "examples/sentences.lua",
+      "examples/cartpole.lua", "examples/pictures.lua", "examples/ppo_learner.lua", "examples/random_model.lua",
+      "examples/sentences.lua",
     }, libraries)
     assert.is_true(#programs >= 9)
   end)

@@ -356,6 +356,57 @@ describe("examples/hosts/nginx", function()
   end)
 end)
 
+describe("examples/hosts/nginx/openai.conf", function()
+  it("answers requests of OpenAI's API, also while it reloads, and ends answers of clients that leave #lua", function()
+    local modules = temp.output_of "ls /usr/lib/nginx/modules/ngx_http_lua_module.so"
+    if not has "nginx" or modules == "" then
+      return pending "no nginx with its Lua module (on Debian: nginx-light libnginx-mod-http-lua)"
+    end
+    local server, model, port = folder .. "/openai", folder .. "/model", 8918
+    run(("sh -c 'rm -rf %s %s && mkdir -p %s/run %s'"):format(server, model, server, model))
+    run(("luajit examples/random_model.lua %s"):format(model))
+    local text = temp.read(HOSTS .. "nginx/openai.conf"):gsub("8080", port)
+    temp.write(server .. "/openai.conf", (temp.output_of "id -u" == "0" and "user root;\n" or "") .. text)
+    local nginx = ("env MODEL=%s nginx -p %s -c openai.conf"):format(model, server)
+    run(nginx)
+    local function ask(path, options)
+      return temp.output_of(("curl -s -m 30 %s 'http://127.0.0.1:%d%s'"):format(options or "", port, path))
+    end
+    local function body(more) return ([[-d '{"model": "model", "prompt": "a", "temperature": 0%s}']]):format(more) end
+    local ok, problem = pcall(function()
+      run(("curl -s --retry 9 --retry-connrefused --retry-delay 1 http://127.0.0.1:%d/health"):format(port))
+      local want = ask("/v1/completions", body ', "max_tokens": 40'):match '"text":"(.-)"}'
+      local stream = ask("/v1/completions", "-N " .. body ', "max_tokens": 40, "stream": true')
+      local parts = {}
+      for part in stream:gmatch '"text":"(.-)"}' do parts[#parts + 1] = part end
+      assert.equal(want, table.concat(parts))
+      assert.matches("data: %[DONE%]$", stream)
+      assert.matches('"code":"model_not_found"', ask("/v1/completions", [[-d '{"model": "x"}']]))
+      temp.write(folder .. "/large", ("x"):rep(2 ^ 21))
+      local large = ("-w ' %%{http_code}' --data-binary @%s/large"):format(folder)
+      assert.matches('^{"error":.* 413$', ask("/v1/completions", large))
+      temp.output_of(("curl -s -m 0.2 %s http://127.0.0.1:%d/v1/completions"):format(
+        body ', "max_tokens": 450, "stream": true', port))
+      local open
+      for _ = 1, 50 do
+        open = ask "/metrics":match "\nluminary_conversations_open (%d+)"
+        if open == "0" then break end
+        temp.execute "sleep 0.1"
+      end
+      assert.equal("0", open)
+      temp.execute(("curl -s -m 30 -N %s http://127.0.0.1:%d/v1/completions >%s/during & sleep 0.2; %s -s reload; wait")
+        :format(body ', "max_tokens": 300, "stream": true', port, folder, nginx))
+      assert.matches("data: %[DONE%]%s*$", temp.read(folder .. "/during"))
+      assert.equal(want, ask("/v1/completions", "--retry 5 " .. body ', "max_tokens": 40'):match '"text":"(.-)"}')
+    end)
+    run(nginx .. " -s quit")
+    run(("sh -c 'while [ -e %s/run/nginx.pid ]; do sleep 0.1; done'"):format(server))
+    local log = temp.read(server .. "/run/error.log")
+    assert(ok, tostring(problem) .. "\n" .. log)
+    assert.no.matches("%.lua:%d+:", log)
+  end)
+end)
+
 describe("examples/hosts/kresd", function()
   local port = 20000 + require("luminary.core").process_id() % 10000
 

@@ -105,8 +105,9 @@ local function prompt(self, new)
   end
 end
 
--- Returns the ids that end an answer, and strings that do where the vocabulary has no such token.
-local function ends_of(self)
+--- Returns the ids that end an answer of a conversation's net, and strings that do where the vocabulary has no such
+--- token.
+function Chat:ends()
   local template, ids, strings = self.tokenizer.chat_template or "", {}, {}
   if type(template) == "table" then template = table.concat(lists.pick(template, lists.sorted_keys(template))) end
   local given = self.net.eos_token_id
@@ -165,7 +166,7 @@ local function answer(self, o, before)
     for name, v in pairs(from) do settings[name] = v end
   end
   local ids = before and last_ids(self, before, settings.max_new_tokens) or prompt(self, settings.max_new_tokens)
-  local ends, strings = ends_of(self)
+  local ends, strings = self:ends()
   if settings.eos_token_id == nil and #ends > 0 then settings.eos_token_id = ends end
   strings = lists.append(strings, type(settings.stop_strings) == "table" and settings.stop_strings
     or {settings.stop_strings})

@@ -17,11 +17,16 @@ local function poll(ngx)
   is_polling = false
 end
 
--- Waits until the future is done or the deadline is over, or less.
-local function wait(ngx, future, deadline)
+-- Lets lm.poll() run until the deadline is over or nobody waits; returns false if nginx has no timer left.
+local function keep_polling(ngx, deadline)
   last = math.max(last, deadline)
   is_polling = is_polling or ngx.timer.at(0, function() poll(ngx) end)
-  if not is_polling then return ngx.sleep(PERIOD) end -- nginx has no timer left
+  return is_polling
+end
+
+-- Waits until the future is done or the deadline is over, or less.
+local function wait(ngx, future, deadline)
+  if not keep_polling(ngx, deadline) then return ngx.sleep(PERIOD) end
   local semaphore = require("ngx.semaphore").new()
   waiting = waiting + 1
   future:on_done(function()
@@ -52,6 +57,47 @@ function nginx.await(future, seconds)
     wait(ngx, future, deadline)
   end
   return future:get()
+end
+
+-- Sends a reply's text as it comes, until its end or the client's; semaphore has a post when there is more.
+local function send(ngx, reply, semaphore)
+  local begun = false
+  while true do
+    if keep_polling(ngx, core.time() + 1) then semaphore:wait(1) else ngx.sleep(PERIOD) end
+    if reply.status and not begun then
+      begun, ngx.status, ngx.header.content_type = true, reply.status, reply.kind
+      ngx.header["X-Accel-Buffering"] = "no"
+      if reply.status == 503 then ngx.header["Retry-After"] = 1 end
+    end
+    local text = begun and reply:read()
+    if text == nil then return end
+    local flushed, why = true, nil
+    if text and text ~= "" then
+      ngx.print(text)
+      flushed, why = ngx.flush(true)
+    end
+    if not flushed and why ~= "buffering" then return end
+  end
+end
+
+--- answer(server): Answers nginx's request by serve.OpenAI, and lets other requests run meanwhile. Runs in
+--- content_by_lua_block; `lua_check_client_abort on` ends answers whose clients have gone.
+function nginx.answer(server)
+  local ngx = rawget(_G, "ngx")
+  if not ngx then options.fail "nginx.answer: there is no nginx in this process; use luminary serve" end
+  ngx.req.read_body()
+  local semaphore = require("ngx.semaphore").new()
+  local reply = server:request {
+    method = ngx.req.get_method(), path = ngx.var.uri, body = ngx.req.get_body_data(),
+    on_change = function() if semaphore:count() < 1 then semaphore:post() end end,
+  }
+  pcall(ngx.on_abort, function() reply:cancel() end)
+  if reply.status then semaphore:post() end
+  waiting = waiting + 1
+  local ok, problem = pcall(send, ngx, reply, semaphore)
+  waiting = waiting - 1
+  reply:cancel()
+  if not ok then error(problem, 0) end
 end
 
 return options.strict("serve.nginx", nginx)
