@@ -51,7 +51,9 @@ describe("luminary chat #lua", function()
     local first = answers("Hello\n", "--seed 1 --max-tokens 8", "model")
     assert.equal(first, answers("Hello\n", "--seed 1 --max-tokens 8 --temperature 0.7", "model"))
     assert.not_equal(first, answers("Hello\n", "--seed 2 --max-tokens 8", "model"))
-    local file = temp.write(folder .. "/model/generation_config.json", json_encode {do_sample = true, top_k = 1})
+    local file = temp.write(folder .. "/model/generation_config.json", json_encode {
+      do_sample = true, top_k = 1, num_beams = 2,
+    })
     assert.equal(expected({"Hello"}, {}), answers("Hello\n", "--seed 1 --max-tokens 8", "model"))
     assert.not_equal(expected({"Hello"}, {}), answers("Hello\n", "--seed 1 --max-tokens 8 --top-k 0", "model"))
     os.remove(file)

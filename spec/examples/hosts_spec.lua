@@ -2,6 +2,7 @@
 local lm = require "luminary"
 local small = require "spec.support.small_chat"
 local temp = require "spec.support.temp"
+local within = require("spec.support.time").within
 
 local HOSTS = "examples/hosts/"
 
@@ -119,7 +120,7 @@ describe("examples/hosts/neovim", function()
     local text = lm.async(lm.chat.answer, folder .. "/model", before, o):get()
     local after = lm.async(lm.chat.answer, folder .. "/model", before .. "c", o):get()
     lm.set_async {}
-    local least = math.huge -- of three runs: other programs of a busy machine slow a thread in its own time, too
+    local least = math.huge -- the least of three runs: a busy machine slows a thread in its own time, too
     for _ = 1, 3 do
       local seen = in_neovim(([[
         local ffi = require "ffi"
@@ -169,21 +170,22 @@ describe("examples/hosts/neovim", function()
   end)
 end)
 
-describe("examples/hosts/love", function()
-  -- Returns how to run LÖVE without a screen, or nil.
-  local function love_command()
-    for _, way in ipairs {"SDL_VIDEODRIVER=offscreen love", "xvfb-run -a love"} do
-      local ok = temp.run(folder, ("%s %s/empty"):format(way, folder))
-      if ok then return way end
-    end
+-- Returns how to run LÖVE without a screen, or nil and why it does not run.
+local function love_command()
+  if not has "love" then return nil, "no LÖVE (on Debian: love)" end
+  temp.execute(("mkdir -p %s/empty"):format(folder))
+  temp.write(folder .. "/empty/main.lua", "function love.draw() love.event.quit() end")
+  for _, way in ipairs {"SDL_VIDEODRIVER=offscreen love", "xvfb-run -a love"} do
+    local ok = temp.run(folder, ("%s %s/empty"):format(way, folder))
+    if ok then return way end
   end
+  return nil, "no OpenGL without a screen (on Debian: libegl1 libgl1-mesa-dri, or xvfb)"
+end
 
+describe("examples/hosts/love", function()
   it("plays and learns meanwhile, and ends while it learns #unsanitized", function()
-    if not has "love" then return pending "no LÖVE (on Debian: love)" end
-    temp.execute(("mkdir %s/empty"):format(folder))
-    temp.write(folder .. "/empty/main.lua", "function love.draw() love.event.quit() end")
-    local love = love_command()
-    if not love then return pending "no OpenGL without a screen (on Debian: libegl1 libgl1-mesa-dri, or xvfb)" end
+    local love, why = love_command()
+    if not love then return pending(why) end
     local agent = folder .. "/agent.safetensors"
     local function play(rounds)
       local text = run(("env %s %slove --rounds %d %s"):format(love, HOSTS, rounds, agent))
@@ -200,6 +202,23 @@ describe("examples/hosts/love", function()
     local next_first, _, next_weights = play(1) -- continues from the file
     assert.is_true(next_first == 0 or next_first > first, ("%g, then %g"):format(first, next_first))
     assert.is_false(weights["actor.0.weight"]:equal(next_weights["actor.0.weight"]))
+  end)
+end)
+
+describe("examples/hosts/love/character", function()
+  it("answers while frames go on, and says what is wrong #unsanitized", function()
+    local love, why = love_command()
+    if not love then return pending(why) end
+    run(("mkdir -p %s/model"):format(folder))
+    small.write(folder .. "/model", 400)
+    local text = run(("env %s %slove/character %s/model.gguf --say Hello"):format(love, HOSTS, folder))
+    local frames, poll = text:match "\n(%d+) frames while it answered, .* lm.poll ([%d.]+) ms at most"
+    assert.is_true(tonumber(frames) > 0, text)
+    within(tonumber(poll) / 1e3, 0.002, text)
+    local ok
+    ok, text = temp.run(folder, ("env %s %slove/character none.gguf --say Hello"):format(love, HOSTS))
+    assert.is_false(ok)
+    assert.matches("cannot open 'none.gguf'", text, 1, true)
   end)
 end)
 

@@ -65,7 +65,8 @@ function Chat:init(source, o)
   local context = o.context and options.arg("chat", "context", o.context, "count") or math.huge
   self.capacity = math.min((self.net.config or {}).max_positions or math.huge, context)
   self.tools, self.template, self.messages, self.past = o.tools, o.template or {}, {}, {}
-  self.options = {max_new_tokens = math.min(MOST_NEW, math.floor(self.capacity / 2))}
+  local new = math.min(MOST_NEW, math.floor(self.capacity / 2))
+  self.options = {max_new_tokens = new, num_beams = 1, num_return_sequences = 1}
   for name, v in pairs(o) do
     if not own[name] then self.options[name] = v end
   end
