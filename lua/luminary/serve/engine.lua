@@ -22,7 +22,7 @@ local fail = options.fail
 
 -- Fails for an option of generate that conversations do not have.
 local function check_own(who, o)
-  for _, name in ipairs {"attention_mask", "generator"} do
+  for _, name in ipairs {"attention_mask", "generator", "past_key_values"} do
     if o[name] then fail("%s: %s is not supported%s", who, name, name == "generator" and "; pass a seed" or "") end
   end
   if o.num_beams > 1 or o.num_return_sequences > 1 then
@@ -153,25 +153,11 @@ end
 
 -- ---- on the caller's thread
 
-local receivers = setmetatable({}, {__mode = "k"}) -- functions of a token, by future
-
--- Passes a token of a conversation, or nil at its end, to its function, whose error ends it.
-local function receive(future, token)
-  local receiver = receivers[future]
-  if not receiver or receiver.is_over then return end
-  local ok, result = pcall(receiver.write, token)
-  if not ok then receiver.problem = {message = tostring(result), traceback = ""} end
-  receiver.is_over = not ok or result == false
-  if token and receiver.is_over then future:cancel() end
-end
-
--- Returns the outcome of a conversation after its function has got all tokens.
+-- Passes the end of a conversation to its function of tokens.
 local function ended(future, outcome)
-  if outcome.values then receive(future, nil) end
+  if outcome.values then Executor.receive(future, nil) end
   local counts = future.executor.counts
   for name, n in pairs(counts) do counts[name] = n + (outcome[name] or 0) end
-  local receiver = receivers[future]
-  return receiver and receiver.problem and {problem = receiver.problem} or outcome
 end
 
 --- Computes a step when a result is needed, or lm.poll() runs.
@@ -208,11 +194,13 @@ end
 function Inline:wait(_)
   for _, r in ipairs(step(self.scheduler)) do
     local future = self.future_of[r]
-    for i = #r.ids - r.fresh + 1, #r.ids do receive(future, r.ids[i]) end
+    for i = #r.ids - r.fresh + 1, #r.ids do Executor.receive(future, r.ids[i]) end
     if r.done then
       self.future_of[r] = nil
       self:set_open(self.open - 1)
-      Executor.resolve(future, ended(future, outcome_of(r)))
+      local outcome = outcome_of(r)
+      ended(future, outcome)
+      Executor.resolve(future, outcome)
     end
   end
 end
@@ -283,7 +271,7 @@ Engine.init = signature.of([[Engine(net: module, {max_tokens: count = 8192, page
   self.executor = (o.num_workers == 0 and Inline or Executor) {
     who = "Engine", workers = o.num_workers, threads = o.threads, max_queue = o.max_queue,
     socket_paths = o.socket_paths, serve = serve, setup = {net = net, settings = settings},
-    unordered = true, on_part = receive, on_end = ended,
+    unordered = true, on_end = ended,
   }
   self.executor.counts = {drafted = 0, accepted = 0}
 end)
@@ -337,8 +325,7 @@ local function begin(self, who, opts, read)
   if has_texts then set_tokenizer(self, call, o.tokenizer) end
   local future = self.executor:submit(who, nil, {call}, 1)
   if has_texts then self.sent.worker = self.executor.workers[1] end
-  if write then receivers[future] = {write = write} end
-  return future
+  return write and future:on_part(write) or future
 end
 
 --- engine:submit(ids [, {…, seed}]): Adds a conversation, int64 ids [L] or a list, with the options of net:generate but
