@@ -138,7 +138,7 @@ describe("a folder of", function()
           local mine = back.metadata[key]
           assert.is_true(mine == value or value == 0 or math.abs(mine - value) < 1e-6 * math.abs(value), key)
         end
-        for key, t in pairs(back.tensors) do assert.is_not_nil(file.tensors[key], key) near(t, file.tensors[key], 1e-6) end
+        for key, t in pairs(back.tensors) do near(assert(file.tensors[key], key), t, 1e-6) end
         for key in pairs(file.tensors) do assert.is_not_nil(back.tensors[key], key) end
       end)
     end

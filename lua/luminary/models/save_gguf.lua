@@ -62,21 +62,22 @@ local function say_positions(net, architecture, metadata, tensors)
   say("rope.dimension_count", net.config.rotary_dim)
   say("attention.value_length", net.config.head_dim)
   if kind == "llama3" or kind == "factors" then
-    if not gguf.architectures[architecture].changes.attn_q then
+    if architecture ~= "llama" then
       fail("save: GGUF's architecture '%s' cannot say rope_type = '%s'", architecture, kind)
     end
     add("rope_freqs", net.rope:divisors())
   elseif kind ~= "default" then
     if kind == "dynamic" then fail "save: GGUF cannot say rope_type = 'dynamic'" end
+    local by_tensors = kind == "longrope" -- llama.cpp would scale by a factor, too
     said.rope_scaling = {
-      rope_type = kind, factor = scaling.factor, short_factor = scaling.short_factor, long_factor = scaling.long_factor,
-      original_max_position_embeddings = scaling.original_max_position_embeddings,
+      rope_type = kind, factor = not by_tensors and scaling.factor or nil, short_factor = scaling.short_factor,
+      long_factor = scaling.long_factor, original_max_position_embeddings = scaling.original_max_position_embeddings,
     }
-    for key, name in pairs {type = "rope_type", factor = "factor", attn_factor = "attention_factor",
-      original_context_length = "original_max_position_embeddings"} do
-      if kind == "longrope" or name ~= "attention_factor" then say("rope.scaling." .. key, scaling[name]) end
-    end
-    if kind == "longrope" then
+    say("rope.scaling.type", kind)
+    say("rope.scaling.factor", said.rope_scaling.factor)
+    say("rope.scaling.original_context_length", scaling.original_max_position_embeddings)
+    if by_tensors then
+      say("rope.scaling.attn_factor", scaling.attention_factor)
       add("rope_factors_short", scaling.short_factor)
       add("rope_factors_long", scaling.long_factor)
     end
