@@ -1,8 +1,8 @@
 -- Prints what Luminary costs a worker of another program: the time of require, its memory, and the memory of four
 -- processes that map the same file of weights.
 --   luajit scripts/bench/footprint.lua [RUNS]      30 runs of require
---   luajit scripts/bench/footprint.lua dist        a table of the packages there, which `scripts/package deb tar`
---                                                  made, also with --parts inference: their sizes, and what trees cost
+--   luajit scripts/bench/footprint.lua dist        a table of the packages there, which `scripts/package deb tar` and
+--                                                  --parts inference tar made: their sizes, and what trees cost
 -- Memory is Linux's, from /proc/self/smaps_rollup: RSS counts shared pages in each process, PSS divides them.
 local lm -- required by the processes that measure
 local RUNS, WORKERS, SIZE = tonumber(arg[1]) or 30, 4, 2048

@@ -231,7 +231,7 @@ page("watch", "lm.watch", {"", "lm.watch lm.watch.* lm.watch.progress lm.watch.p
 part "Several devices and processes"
 page("distributed", "dist: process groups", {"", "dist dist.* dist.ReduceOp dist.ReduceOp.*"})
 page("multiprocessing", "lm.mp: processes", {"", "lm.mp lm.mp.* lm.mp.Event.*"})
-page("async", "lm.async, lm.serve: results without waiting", {"", "lm. async set_async poll"},
+page("async", "lm.async, lm.serve: results without waiting", {"", "lm. async send_part set_async poll"},
   {"lm.serve", "lm.serve lm.serve.* lm.serve.nginx.* lm.serve.neovim.*"})
 page("cuda", "lm.cuda: devices, streams, graphs", {"", "lm.cuda lm.cuda.*"},
   {"lm.cuda.comm", "lm.cuda.comm lm.cuda.comm.*"},

@@ -303,7 +303,7 @@ return {
   -- environment
   {"environment.nccl_p2p_disable", "warning", "host's memory", "unset NCCL_P2P_DISABLE",
     {env = {NCCL_P2P_DISABLE = "1"}}},
-  {"environment.nccl_shm_disable", "warning", "from /home/me/.nccl.conf", "unset NCCL_SHM_DISABLE",
+  {"environment.nccl_shm_disable", "warning", "from ~/.nccl.conf", "unset NCCL_SHM_DISABLE",
     {files = {["/home/me/.nccl.conf"] = "NCCL_SHM_DISABLE=1\n"}, env = {HOME = "/home/me"}}},
   {"environment.nccl_cumem_enable", "note", "the old way", "unset", {env = {NCCL_CUMEM_ENABLE = "0"}}},
   {"environment.nccl_ib_disable", "warning", "mlx5_0", "unset NCCL_IB_DISABLE", {files = RDMA,

@@ -30,6 +30,18 @@ describe("luminary doctor #lua", function()
     assert.matches("cuda:0 +%- +350%.0\ncuda:1 +351%.0 +%-", by_id["peers.matrix"].reason)
   end)
 
+  it("shows no secret and no home folder", function()
+    local env = {
+      HOME = "/home/hidden-user", LD_PRELOAD = "/home/hidden-user/x.so", LM_TOKEN = "hidden-token",
+      HF_TOKEN = "hidden-too", https_proxy = "http://me:hidden-word@proxy:1",
+    }
+    for _, options in ipairs {"--verbose", "--json"} do
+      local text = machine.ask(folder, {args = options .. " 2>/dev/null", env = env})
+      assert.matches("~/x.so", text, 1, true)
+      assert.not_matches("hidden", text)
+    end
+  end)
+
   it("does not call it lost what a container or Slurm hides, nor too old what works", function()
     local one_card = {["nvidia-smi"] = machine.smi("\n.*", "")}
     for _, change in ipairs {

@@ -73,8 +73,7 @@ local function visible(found)
   if text == "" or text == "-1" then
     if n > 0 then
       found.warning("environment.no_visible", "CUDA_VISIBLE_DEVICES hides all GPUs",
-        ("it is '%s', with %d GPUs here"):format(
-        text, n), "unset CUDA_VISIBLE_DEVICES")
+        ("it is '%s', with %d GPUs here"):format(text, n), "unset CUDA_VISIBLE_DEVICES")
     end
     return
   end

@@ -15,9 +15,10 @@ local SEQUENCES = {"^[\194-\223][\128-\191]", "^\224[\160-\191][\128-\191]",
     "^[\241-\243][\128-\191][\128-\191][\128-\191]",
   "^\244[\128-\143][\128-\191][\128-\191]"}
 
---- Returns a text with a question mark for each control character and each byte that is not UTF-8: the output of
---- commands must not move the terminal's cursor.
+--- Returns a text with "~" for the home folder, since reports are passed on, and a question mark for each control
+--- character and byte that is not UTF-8: the output of commands must not move the terminal's cursor.
 function report.clean(text)
+  text = text:gsub(((os.getenv "HOME" or ""):match "^/.+" or "~"):gsub("%p", "%%%0") .. "%f[^%w]", "~")
   return (text:gsub("[%z\1-\8\11-\31\127]", "?"):gsub("[\128-\255]+", function(run)
     local out, at = {}, 1
     while at <= #run do
@@ -39,7 +40,7 @@ report.count = count
 
 --- Returns one JSON object: version, host, kernel, seconds, exit_code, counts by severity, and findings, one a line.
 function report.json(about, findings)
-  local texts = lists.map(findings, json_encode)
+  local texts = lists.map(findings, function(one) return json_encode(one) end)
   local head = json_encode {
     version = about.version, host = about.host, kernel = about.kernel, exit_code = about.code,
     seconds = math.floor(about.seconds * 100) / 100, counts = count(findings),

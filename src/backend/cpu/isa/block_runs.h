@@ -60,12 +60,12 @@ LM_INLINE lm_bytes_32 lm_run_fields(const uint8_t *block, lm_block_bits b, int f
 LM_INLINE lm_bytes_32 lm_run_integers(const lm_block_kind *k, const uint8_t *block, int first) {
   lm_bytes_32 q = lm_run_fields(block, k->low, first, 0);
   if (k->high.width) q |= lm_run_fields(block, k->high, first, k->low.width);
-  if (!k->table) return k->flip ? q ^ (uint8_t)k->flip : q;
+  if (!k->table[0]) return k->flip ? q ^ (uint8_t)k->flip : q;
 #ifdef __AVX2__
   return (lm_bytes_32)_mm256_shuffle_epi8(_mm256_broadcastsi128_si256(_mm_loadu_si128((const void *)k->table)),
                                           (__m256i)q);
 #else
-  for (int i = 0; i < LM_RUN; i++) q[i] = k->table[q[i]];
+  for (int i = 0; i < LM_RUN; i++) q[i] = (uint8_t)lm_block_entry(k, q[i]);
   return q;
 #endif
 }
