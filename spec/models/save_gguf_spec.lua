@@ -162,9 +162,10 @@ describe("lm.save as GGUF", function()
     end
     refuses("save: GGUF's architecture 'llama' cannot say hidden_act = relu; readers take silu", "llama",
       {hidden_act = "relu"})
-    refuses("cannot say partial_rotary_factor = 0.5; readers take nil", "llama", {partial_rotary_factor = 0.5})
+    refuses("cannot say rotary_dim = 8; readers take 16", "llama", {partial_rotary_factor = 0.5})
     refuses("GGUF cannot say rope_type = 'dynamic'", "llama", {rope_scaling = {rope_type = "dynamic", factor = 2}})
     refuses("'qwen2' cannot say rope_type = 'llama3'", "qwen2", nets[#nets][2])
+    refuses("'smollm3' cannot say rope_type = 'llama3'", "smollm3", nets[#nets][2])
     refuses("cannot say rope_scaling = {.*\"beta_fast\":16", "llama",
       {rope_scaling = {rope_type = "yarn", factor = 2, beta_fast = 16}})
     refuses("cannot say query_pre_attn_scalar = 256; readers take 16", "gemma2", {head_dim = 16})

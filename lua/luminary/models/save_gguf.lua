@@ -21,7 +21,8 @@ local other_names = {mistral = "llama", gemma3_text = "gemma3"} -- model types w
 -- Options that compare_options compares by their effects on layers, and those that files need not have.
 local not_compared = lists.set [[
   model_type sliding_window use_sliding_window max_window_layers layer_types no_rope_layers no_rope_layer_interval
-  sliding_window_pattern rope_scaling rope_parameters embd_pdrop attn_pdrop resid_pdrop pad_vocab_to]]
+  sliding_window_pattern rope_scaling rope_parameters partial_rotary_factor decoder_sparse_step mlp_only_layers
+  embd_pdrop attn_pdrop resid_pdrop pad_vocab_to]]
 
 local function described(value) return type(value) == "table" and json_encode(value) or tostring(value) end
 
@@ -30,7 +31,7 @@ local function compare_options(net, model_type, said, architecture)
   said.model_type = net.config.model_type and model_type
   local made = meta.of(load_module("luminary.models")[model_type], said)
   local function compare(name, value, other)
-    local text, other_text = described(value), described(other)
+    local text, other_text = described(value or nil), described(other or nil)
     if text == other_text then return end
     fail("save: GGUF's architecture '%s' cannot say %s = %s; readers take %s", architecture, name, text, other_text)
   end
@@ -41,6 +42,7 @@ local function compare_options(net, model_type, said, architecture)
   for i, layer in ipairs(net.model and net.model.layers or {}) do
     local other = made.model.layers[i]
     compare("rotation of layer " .. i, layer.rotates, other.rotates)
+    compare("experts of layer " .. i, layer.mlp.experts ~= nil, other.mlp.experts ~= nil)
     wide = wide or layer.near and not other.near
     if other.near then compare("sliding_window of layer " .. i, layer.near, true) end
   end
@@ -60,21 +62,22 @@ local function say_positions(net, architecture, metadata, tensors)
   say("rope.dimension_count", net.config.rotary_dim)
   say("attention.value_length", net.config.head_dim)
   if kind == "llama3" or kind == "factors" then
-    if not gguf.architectures[architecture].changes.attn_q then
+    if architecture ~= "llama" then
       fail("save: GGUF's architecture '%s' cannot say rope_type = '%s'", architecture, kind)
     end
     add("rope_freqs", net.rope:divisors())
   elseif kind ~= "default" then
     if kind == "dynamic" then fail "save: GGUF cannot say rope_type = 'dynamic'" end
+    local by_tensors = kind == "longrope" -- llama.cpp would scale by a factor, too
     said.rope_scaling = {
-      rope_type = kind, factor = scaling.factor, short_factor = scaling.short_factor, long_factor = scaling.long_factor,
-      original_max_position_embeddings = scaling.original_max_position_embeddings,
+      rope_type = kind, factor = not by_tensors and scaling.factor or nil, short_factor = scaling.short_factor,
+      long_factor = scaling.long_factor, original_max_position_embeddings = scaling.original_max_position_embeddings,
     }
-    for key, name in pairs {type = "rope_type", factor = "factor", attn_factor = "attention_factor",
-      original_context_length = "original_max_position_embeddings"} do
-      if kind == "longrope" or name ~= "attention_factor" then say("rope.scaling." .. key, scaling[name]) end
-    end
-    if kind == "longrope" then
+    say("rope.scaling.type", kind)
+    say("rope.scaling.factor", said.rope_scaling.factor)
+    say("rope.scaling.original_context_length", scaling.original_max_position_embeddings)
+    if by_tensors then
+      say("rope.scaling.attn_factor", scaling.attention_factor)
       add("rope_factors_short", scaling.short_factor)
       add("rope_factors_long", scaling.long_factor)
     end
@@ -212,7 +215,7 @@ local function contents_of(net)
   for _, name in ipairs {"vocab_size", "tie_word_embeddings", "attention_bias", "mlp_bias"} do
     said[name] = config[name]
   end
-  said.partial_rotary_factor = not of.changes.attn_q and config.partial_rotary_factor or nil
+  said.partial_rotary_factor = net.rope and not of.changes.attn_q and config.rotary_dim / config.head_dim or nil
   metadata[architecture .. ".vocab_size"] = config.vocab_size
   if of.implied then of.implied(said) end
   compare_options(net, of.model_type, said, architecture)
