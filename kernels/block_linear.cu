@@ -1,46 +1,9 @@
 /* Products with quantized blocks, which are expanded in registers: four elements are a word. */
 #include "block_linear.h"
 
-#include "types.cuh"
-
-#include "blocks.h"
+#include "block_words.cuh"
 
 enum { LM_BLOCK_THREADS = 128, LM_BLOCK_RUN = 32, LM_BLOCK_WORDS = LM_BLOCK_RUN / 4 };
-static const uint32_t LM_EACH_BYTE = 0x01010101u;
-
-/* Reads a word whose offset in its block is known to the compiler; blocks begin at multiples of their size. */
-LM_DEVICE uint32_t lm_block_aligned_word(const uint8_t *from, int at) {
-  if (at % 4 == 0) return *(const uint32_t *)from;
-  if (at % 2 == 0) return ((const uint16_t *)from)[0] | (uint32_t)((const uint16_t *)from)[1] << 16;
-  return from[0] | from[1] << 8 | from[2] << 16 | (uint32_t)from[3] << 24;
-}
-
-/* Returns the fields of elements i .. i + 3, a byte each; i is a multiple of 4. */
-LM_DEVICE uint32_t lm_block_word_fields(const lm_block_kind &k, const uint8_t *block, lm_block_bits b, int i) {
-  const int each = b.span * 8 / b.width, part = i % each;
-  if (b.span == 1) { /* bits of one byte: each to a byte of its own */
-    return (uint32_t)(block[b.at + i / each] >> part & 15) * 0x204081u & LM_EACH_BYTE;
-  }
-  const uint8_t *from = block + b.at + i / each * b.span + part % b.span;
-  return lm_block_aligned_word(from, k.bytes | b.at) >> part / b.span * b.width & LM_EACH_BYTE * ((1u << b.width) - 1);
-}
-
-/* Returns integers of elements i .. i + 3 as signed bytes, less 128 if that is the kind's zero. */
-LM_DEVICE uint32_t lm_block_word_integers(const lm_block_kind &k, const uint8_t *block, int i) {
-  uint32_t q = lm_block_word_fields(k, block, k.low, i);
-  if (k.high.width) q |= lm_block_word_fields(k, block, k.high, i) << k.low.width;
-  if (k.table[0]) {
-    uint32_t entries = 0;
-    LM_UNROLL
-    for (int l = 0; l < 32; l += 8) entries |= (uint32_t)lm_block_entry(&k, q >> l & 15) << l;
-    q = entries;
-  }
-  return q ^ LM_EACH_BYTE * (uint32_t)(k.flip ^ (k.zero == 128 ? 128 : 0));
-}
-
-/* Returns what lm_block_word_integers has not subtracted. */
-LM_DEVICE int lm_block_zero_left(const lm_block_kind &k) { return k.zero == 128 ? 0 : k.zero; }
-
 /* Returns sum plus the products of four signed bytes. */
 LM_DEVICE int lm_dot_bytes(uint32_t a, uint32_t b, int sum) {
 #ifdef __CUDA_ARCH__
@@ -60,14 +23,8 @@ LM_KERNEL void __launch_bounds__(LM_BLOCK_THREADS)
   for (int64_t word = lm_thread(); word < words; word += lm_threads()) {
     const int i = (int)(word % (k.elements / 4)) * 4;
     const uint8_t *block = blocks + word / (k.elements / 4) * k.bytes;
-    float minimum = 0, v[4];
-    const float scale = lm_block_scale(&k, block, i / k.group, &minimum);
-    const uint32_t q = lm_block_word_integers(k, block, i);
-    LM_UNROLL
-    for (int l = 0; l < 4; l++) {
-      v[l] = __fmul_rn(scale, (float)((int8_t)(q >> 8 * l) - lm_block_zero_left(k)));
-      if (lm_block_has_minima(&k)) v[l] -= minimum;
-    }
+    float v[4];
+    lm_block_read_four(k, block, i, v);
     ((float4 *)to)[word] = make_float4(v[0], v[1], v[2], v[3]);
   }
 }
@@ -129,17 +86,6 @@ LM_KERNEL void __launch_bounds__(LM_BLOCK_THREADS) lm_block_linear_kernel(lm_blo
 }
 
 /* ---- launching */
-
-/* Returns f(a value of the type of a kind). */
-template <class F>
-static int lm_for_block_kind(int kind, F f) {
-  int at = 0;
-#define X(name) \
-  if (kind == at++) return f(lm_block_##name());
-  LM_BLOCK_KINDS(X)
-#undef X
-  return 1;
-}
 
 int lm_k_expand_blocks(int kind, const void *blocks, float *to, int64_t words, void *stream) {
   return lm_for_block_kind(kind, [=](auto k) {

@@ -118,7 +118,7 @@ page("nn-transformer", "nn: transformer layers", {"", [[
     nn. MultiheadAttention Transformer TransformerEncoder TransformerEncoderLayer TransformerDecoder
     TransformerDecoderLayer MixtureOfExperts KVCache RotaryPositionalEmbeddings SinusoidalPositions]]})
 page("nn-linear", "nn: linear, dropout, embedding and other layers",
-  {"Linear", "nn. Linear Bilinear LazyLinear Identity Int8Linear BlockLinear BlockEmbedding"},
+  {"Linear", "nn. Linear Bilinear LazyLinear Identity Int8Linear BlockLinear BlockEmbedding LoRALinear"},
   {"Dropout", "nn. Dropout Dropout1d Dropout2d Dropout3d AlphaDropout FeatureAlphaDropout"},
   {"Embedding", "nn. Embedding EmbeddingBag"}, {"Distance", "nn. CosineSimilarity PairwiseDistance"},
   {"Vision", [[

@@ -150,7 +150,8 @@ describe("lm.save as GGUF", function()
           assert.same(tokenizer(text).input_ids:totable(), back(text).input_ids:totable(), name)
         end
       else
-        assert.matches(kind ~= "BPE" and "is a tokenizer of type " or "pre%-tokenizer or normalizer without a name", why)
+        local reason = kind ~= "BPE" and "is a tokenizer of type " or "pre%-tokenizer or normalizer without a name"
+        assert.matches(reason, why)
       end
     end
   end)

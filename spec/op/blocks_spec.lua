@@ -69,7 +69,8 @@ describe("quantized blocks", function()
   it("serve attention as keys and values, equal to the expanded ones, within the bound of their rounding", function()
     local tokens, positions, pages = 9, 100, lm.tensor({{3, 7, 1, 5, 2, 6, 4}}, {dtype = "int64"})
     local sequence, position = lm.ones(tokens):long(), lm.arange(positions - tokens + 1, positions + 1):long()
-    for _, kind in ipairs(kinds) do
+    for i = 1, #kinds, device == "cpu" and 1 or 4 do -- elsewhere one of each form: the stand-in is slow
+      local kind = kinds[i]
       local width = math.max(kind.elements, 64)
       local k, v = inputs(112 * 2, width):view(112, 2, width), lm.randn(112, 2, width)
       local q = lm.randn(tokens, 4, width)

@@ -316,6 +316,23 @@ describe("serve.Engine", function()
     assert.is_true(chi < 49 + 4 * math.sqrt(2 * 49), ("chi-square %g"):format(chi))
   end)
 
+  it("frees a future that its function of tokens has", function()
+    for workers = 0, 1 do
+      local engine, weak = lm.serve.Engine(model("llama", "float32"), {num_workers = workers}), {}
+      setmetatable(weak, {__mode = "v"})
+      do
+        local future
+        future = engine:submit({1, 2}, {max_new_tokens = 3, streamer = function() return future ~= nil end})
+        future:get()
+        weak[1] = future
+      end
+      engine:close()
+      collectgarbage()
+      collectgarbage()
+      assert.is_nil(weak[1])
+    end
+  end)
+
   it("keeps conversations in the form of their constraints", function()
     local path = os.tmpname()
     lm.vision.write_file(path, "[UNK]\n[PAD]\n[CLS]\n[SEP]\n[MASK]\nyes\nno\n")

@@ -17,6 +17,7 @@ local function serves(name, f)
     server = lm.serve.OpenAI(folder, {name = "m", max_body = 100000})
     local ok, problem = pcall(f)
     server:close()
+    server = nil
     if not ok then error(problem, 0) end
   end)
 end

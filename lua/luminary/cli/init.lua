@@ -9,6 +9,7 @@ usage: luminary [-e CHUNK | FILE] [argument ...]
        luminary inspect FILE
        luminary chat [option ...] FILE
        luminary serve FILE
+       luminary quantize FROM OUT.gguf [--kind KIND]
        luminary help [NAME | WORD ... | environment]
        luminary ops [NAME]
 
@@ -20,6 +21,7 @@ usage: luminary [-e CHUNK | FILE] [argument ...]
   inspect      list what is in a file of weights; luminary inspect --help says more
   chat         talk with a language model of a GGUF file or a folder; luminary chat --help says more
   serve        answer requests of OpenAI's API with a language model; luminary serve --help says more
+  quantize     write a language model as a GGUF file of 4 to 16 bits; luminary quantize --help says more
   help         explain a name, as in luminary help nn.Linear, or list names, sentences and pages with words;
                `environment`: the variables that luminary reads; docs/PAGE.md: a page
   ops          what runs where: each op's kind, dtypes, gradient, autocast class and devices; or all about one
@@ -125,9 +127,9 @@ local function set_arg(args, at)
   return unpack(arg, 1, #args - at)
 end
 
-local COMMANDS = {"run", "th", "explain", "doctor", "inspect", "chat", "serve", "help", "ops"}
+local COMMANDS = {"run", "th", "explain", "doctor", "inspect", "chat", "serve", "quantize", "help", "ops"}
 local OPTIONS = {"--version", "--help"}
-local HAS_FILE = lists.set "run doctor inspect chat serve ops" -- commands with a file here
+local HAS_FILE = lists.set "run doctor inspect chat serve quantize ops" -- commands with a file here
 
 -- Returns "; did you mean 'luminary doctor'?" for a word that is near one in the list; else "".
 local function near(word, list, before)

@@ -1,6 +1,6 @@
 --- Reads GGUF, versions 2 and 3, and writes version 3
---- (https://github.com/ggml-org/ggml/blob/master/docs/gguf.md): metadata and tensors; quantized ones become float32 when
---- read, or stay blocks.
+--- (https://github.com/ggml-org/ggml/blob/master/docs/gguf.md): metadata and tensors; quantized ones become float32
+--- when read, or stay blocks.
 local ffi = require "ffi"
 local core = require "luminary.core"
 local lists = require "luminary.base.lists"

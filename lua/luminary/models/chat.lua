@@ -6,10 +6,9 @@ local core = require "luminary.core"
 local class = require "luminary.base.class"
 local generate = require "luminary.models.generate"
 local lists = require "luminary.base.lists"
-local models = require "luminary.models"
+local load_net = require "luminary.models.load_net"
 local Module = require "luminary.nn.module"
 local options = require "luminary.base.options"
-local Source = require "luminary.file_formats.source"
 local send_part = require("luminary.mp.executor").send_part
 local text = require "luminary.text"
 
@@ -32,34 +31,13 @@ local turn_ends = {
   "<|END_OF_TURN_TOKEN|>", "<|end_of_turn|>", "[|endofturn|]", "<｜end▁of▁sentence｜>", "<|return|>", "<|call|>",
 }
 
--- Returns the model of a folder or GGUF file.
-local function load_net(path, o)
-  local kind
-  if core.file_kind(path) == "a folder" then
-    local ok, config = pcall(core.json_decode, Source.whole_text(path .. "/config.json"), false)
-    if not ok then fail("chat: '%s/config.json' is not JSON", path) end
-    kind = config.model_type
-  elseif not core.file_kind(path) then
-    fail("chat: cannot open '%s': No such file or directory; nothing is downloaded", path)
-  else
-    kind = require("luminary.file_formats.gguf").metadata(path)["general.architecture"]
-  end
-  local has, make = pcall(function() return models[kind] end)
-  if type(kind) ~= "string" or not has then
-    fail("chat: '%s' has a model of the unknown kind '%s'", path, tostring(kind))
-  end
-  local net = make {weights = path, dtype = o.dtype or "auto", device = o.device}
-  net:eval()
-  return net
-end
-
 function Chat:init(source, o)
   o = o == nil and {} or options.arg("chat", "options", o, "table")
   local is_path = type(source) == "string"
   if not is_path and not Module.is_module(source) then
     options.must_be("chat", "source", "a path of a model's folder or GGUF file, or a net", source)
   end
-  self.net = is_path and load_net(source, o) or source
+  self.net = is_path and load_net("chat", source, {dtype = o.dtype or "auto", device = o.device}) or source
   self.tokenizer = o.tokenizer or is_path and text.Tokenizer(source) or fail "chat: a net requires {tokenizer = …}"
   if self.tokenizer.base ~= 1 then fail "chat: the tokenizer's ids must begin at 1, got {base = 0}" end
   local context = o.context and options.arg("chat", "context", o.context, "count") or math.huge

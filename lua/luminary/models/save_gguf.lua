@@ -148,7 +148,7 @@ local function mixed(mix, own, layer, size)
 end
 
 -- Changes the tensors of a file to be made in the kinds that `wanted` says, or the nearest ones that readers accept.
-local function choose_kinds(path, file, wanted)
+local function choose_kinds(path, file, wanted, on_tensor)
   local architecture = file.metadata["general.architecture"]
   local of = gguf.architectures[architecture]
   if not of then
@@ -168,10 +168,12 @@ local function choose_kinds(path, file, wanted)
     if not fits() then kind = narrower[kind] or "float16" end
     return fits() and kind or "float16"
   end
+  local n = #lists.sorted_keys(file.tensors)
   for name, t in pairs(file.tensors) do
     local from, shape, make = formats.described(t)
     local to = kind_for(name, shape, from)
     file.tensors[name] = {kind = to, shape = shape, make = function()
+      if on_tensor then on_tensor(n, name, to) end
       local x = type(make) == "function" and make() or make
       if from == to then return x end
       if block_kinds[from] then x = ops.expand_blocks(x, from) end
@@ -204,7 +206,8 @@ local function contents_of(net)
   for key, name in pairs(of.sizes) do
     local unused = key:find "^expert" and not config.num_experts or key == "attention.sliding_window" and not has_near
       or key == "rope.freq_base_swa" and not net.rope_near
-    if config[name] and not unused then metadata[architecture .. "." .. key], said[name] = config[name], config[name] end
+    local value = not unused and config[name] or nil
+    if value then metadata[architecture .. "." .. key], said[name] = value, value end
   end
   for _, name in ipairs {"vocab_size", "tie_word_embeddings", "attention_bias", "mlp_bias"} do
     said[name] = config[name]
@@ -218,7 +221,8 @@ local function contents_of(net)
   return {metadata = metadata, tensors = tensors}
 end
 
---- Writes a language model, or what lm.load returns for a GGUF file, as a GGUF file. o: {kind, tokenizer}.
+--- Writes a language model, or what lm.load returns for a GGUF file, as a GGUF file. o: {kind, tokenizer, on_tensor =
+--- a function(n, name, kind) called before each of the n tensors is made}.
 function save_gguf.save(path, value, o)
   if o.kind then options.choice("save", "kind", o.kind, save_gguf.kinds) end
   local file
@@ -240,7 +244,7 @@ function save_gguf.save(path, value, o)
     file.metadata[eos] = file.metadata[eos] or id - 1
     if id - 1 ~= file.metadata[eos] then file.metadata["tokenizer.ggml.eot_token_id"] = id - 1 end
   end
-  if o.kind or Module.is_module(value) then choose_kinds(path, file, o.kind) end
+  if o.kind or Module.is_module(value) then choose_kinds(path, file, o.kind, o.on_tensor) end
   formats.save(path, file)
 end
 

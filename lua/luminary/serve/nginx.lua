@@ -59,40 +59,35 @@ function nginx.await(future, seconds)
   return future:get()
 end
 
--- Sends a reply's text as it comes, until its end or the client's; semaphore has a post when there is more.
+-- Sends a reply as it comes, until its end or the client's. semaphore: has a post when there is more.
 local function send(ngx, reply, semaphore)
-  local begun = false
-  while true do
-    if keep_polling(ngx, core.time() + 1) then semaphore:wait(1) else ngx.sleep(PERIOD) end
-    if reply.status and not begun then
-      begun, ngx.status, ngx.header.content_type = true, reply.status, reply.kind
-      ngx.header["X-Accel-Buffering"] = "no"
-      if reply.status == 503 then ngx.header["Retry-After"] = 1 end
+  local text, why = "", nil
+  repeat
+    if not keep_polling(ngx, core.time() + 1) then ngx.sleep(PERIOD) end
+    semaphore:wait(1)
+    if reply.status and not ngx.headers_sent then
+      ngx.status, ngx.header.content_type, ngx.header["X-Accel-Buffering"] = reply.status, reply.kind, "no"
+      ngx.header["Retry-After"] = reply.status == 503 and 1 or nil
     end
-    local text = begun and reply:read()
-    if text == nil then return end
-    local flushed, why = true, nil
+    if reply.status then text = reply:read() end
     if text and text ~= "" then
       ngx.print(text)
-      flushed, why = ngx.flush(true)
+      why = select(2, ngx.flush(true)) -- "buffering": nginx keeps the text until the end (HTTP/1.0)
     end
-    if not flushed and why ~= "buffering" then return end
-  end
+  until not text or why and why ~= "buffering"
 end
 
---- answer(server): Answers nginx's request by serve.OpenAI, and lets other requests run meanwhile. Runs in
+--- answer(server): Answers nginx's request by an lm.serve.OpenAI, and lets other requests run meanwhile. Runs in
 --- content_by_lua_block; `lua_check_client_abort on` ends answers whose clients have gone.
 function nginx.answer(server)
-  local ngx = rawget(_G, "ngx")
-  if not ngx then options.fail "nginx.answer: there is no nginx in this process; use luminary serve" end
+  local ngx = rawget(_G, "ngx") or options.fail "nginx.answer: there is no nginx in this process; use luminary serve"
   ngx.req.read_body()
-  local semaphore = require("ngx.semaphore").new()
+  local semaphore = require("ngx.semaphore").new(1)
   local reply = server:request {
     method = ngx.req.get_method(), path = ngx.var.uri, body = ngx.req.get_body_data(),
     on_change = function() if semaphore:count() < 1 then semaphore:post() end end,
   }
-  pcall(ngx.on_abort, function() reply:cancel() end)
-  if reply.status then semaphore:post() end
+  pcall(ngx.on_abort, function() reply:cancel() end) -- fails without lua_check_client_abort
   waiting = waiting + 1
   local ok, problem = pcall(send, ngx, reply, semaphore)
   waiting = waiting - 1

@@ -193,7 +193,7 @@ op("paged_attention(query, keys, values, pages, sequence, position, page_size: i
     "sequence: [T] index", "position: [T] index", "heads(H, G)", "scale(&scale, E)", "page_size: at least 1",
     "window: at least 0", "cap: at least 0",
   },
-  results = {"y: [T, H, V] of query in float32"}, host = true,
+  results = {"y: [T, H, V] of query in float32"},
   forms = { -- float64 has no kernel of its own
     {
       when = "is_float(query) && epsilon_of(query) < 1e-10 && !is_float(keys) && !is_float(values)",
