@@ -5,6 +5,9 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
+#ifdef __F16C__
+#include <immintrin.h>
+#endif
 
 #include "half_float.h"
 
@@ -56,7 +59,11 @@ static inline const lm_block_kind *lm_block_kind_of(int kind) {
 LM_BLOCK_INLINE float lm_block_half(const uint8_t *from) {
   uint16_t bits;
   memcpy(&bits, from, sizeof bits);
+#ifdef __F16C__
+  return _cvtsh_ss(bits);
+#else
   return lm_from_half(bits);
+#endif
 }
 
 /* Returns the field of element i. */
