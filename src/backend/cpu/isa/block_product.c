@@ -7,7 +7,7 @@
 #include "backend/cpu/isa/int8_lanes.h"
 #include "backend/cpu/isa/lanes.h"
 
-enum { RUNS = LM_BLOCK_CHUNK / LM_RUN, FEW = 4, MANY = 8, STEPS = 127, AHEAD = 2048 };
+enum { RUNS = LM_BLOCK_CHUNK / LM_RUN, FEW = 4, MANY = 8, STEPS = 127, AHEAD = 4096 };
 
 /* ---- scales of blocks */
 
