@@ -5,6 +5,9 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
+#ifdef __F16C__
+#include <immintrin.h>
+#endif
 
 #include "half_float.h"
 
@@ -67,8 +70,10 @@ static inline const lm_block_kind *lm_block_kind_of(int kind) {
 LM_BLOCK_INLINE float lm_block_half(const uint8_t *from) {
   uint16_t bits;
   memcpy(&bits, from, sizeof bits);
-#ifdef __CUDACC__
+#if defined(__CUDACC__)
   return __half2float(__ushort_as_half(bits));
+#elif defined(__F16C__) && !defined(LM_HOST_KERNELS)
+  return _cvtsh_ss(bits);
 #else
   return lm_from_half(bits);
 #endif

@@ -209,6 +209,122 @@ describe("serve.Engine", function()
     end
   end)
 
+  it("restores conversations from files, with the tokens that they would have had, and computes none again", function()
+    local path = os.tmpname()
+    for kind, dtype in pairs {none = "bfloat16", q8_0 = "float32"} do
+      local net = model("llama", dtype, {head_dim = 32})
+      local function new_engine(workers)
+        return lm.serve.Engine(net, {num_workers = workers, page_size = 4, cache = kind ~= "none" and kind or nil})
+      end
+      for workers = 0, 1 do
+        for steps, o in pairs {
+          [0] = {max_new_tokens = 9}, {do_sample = true, seed = 4, max_new_tokens = 30}, [6] = {max_new_tokens = 15},
+          [9] = {do_sample = true, seed = 5, repetition_penalty = 1.1, max_new_tokens = 25},
+        } do
+          local engine, ids, seen = new_engine(workers), random_ids(11), 0
+          o.streamer = function() seen = seen + 1 end
+          local future = engine:submit(ids, o)
+          while seen < steps do lm.poll() end
+          local saved = engine:save(future, path)
+          saved:get()
+          local want = future:get()
+          engine:close()
+          engine = new_engine(workers)
+          local counter, streamed = counted(net), {}
+          local own = {streamer = function(token) streamed[#streamed + 1] = token end}
+          local ok, all = pcall(function() return engine:restore(path, own):get() end)
+          if ok then -- else the worker was so fast that it had ended
+            assert.same(want, all)
+            assert.same(lists.slice(want, #want - #streamed + 1), streamed)
+            if workers == 0 and steps > 0 then assert.equal(o.max_new_tokens - steps, counter.count) end
+          else
+            assert.equal(1, workers)
+            assert.matches("has all of its tokens", all)
+          end
+          local more = engine:restore(path, {max_new_tokens = 40, do_sample = false, repetition_penalty = 1})
+          assert.is_true(#more:get() >= 51)
+          engine:close()
+        end
+        local engine, ids = new_engine(workers), random_ids(11)
+        local future = engine:submit(ids, {max_new_tokens = 9})
+        local all = future:get()
+        engine:save(future, path):get()
+        local counter = counted(net)
+        local continued = engine:restore(path, {append = {7, 8, 9}, max_new_tokens = 5}):get()
+        if workers == 0 then assert.equal(20 + 3 - 16 + 4, counter.count) end -- 4 of 5 full pages are in the file
+        if dtype == "float32" and kind == "none" then
+          assert.same(alone(net, lists.append(lists.copy(all), {7, 8, 9}), {max_new_tokens = 5}), continued)
+        end
+        assert.equal(28, #continued)
+        engine:close()
+      end
+    end
+    os.remove(path)
+  end)
+
+  it("refuses files of other models, of other forms, and broken ones", function()
+    local path, net = os.tmpname(), model("llama", "float32", {head_dim = 32})
+    local engine = lm.serve.Engine(net, {page_size = 4, num_workers = 0})
+    local future = engine:submit({1, 2, 3, 4, 5}, {max_new_tokens = 12, do_sample = true, seed = 3})
+    for _ = 1, 6 do lm.poll() end
+    engine:save(future, path):get()
+    local function refuses(pattern, other, name)
+      assert.error_matches(function() other:restore(name or path):get() end, pattern)
+    end
+    local changed = model("llama", "float32", {head_dim = 32})
+    lm.no_grad(function() changed.model.norm.weight:mul_(2) end)
+    refuses("the conversation is of another model", lm.serve.Engine(changed, {num_workers = 0}))
+    refuses("the conversation is of another model", lm.serve.Engine(model("gpt2", "float32"), {num_workers = 0}))
+    refuses("do not fit the engine's dtype or cache, q8_0", lm.serve.Engine(net, {cache = "q8_0", num_workers = 0}))
+    local halves = lm.serve.Engine(net, {dtype = "bfloat16", num_workers = 0})
+    refuses("do not fit the engine's dtype or cache, bfloat16", halves)
+    refuses("are more than 12, the least", lm.serve.Engine(net, {max_tokens = 12, page_size = 4, num_workers = 0}))
+    refuses("no/such/file", engine, "no/such/file")
+    assert.error_matches(function() engine:restore(path, {max_length = 4}) end, "max_length is not supported")
+    assert.error_matches(function() engine:save({}, path) end, "future must be a future")
+    assert.error_matches(function() lm.serve.Engine(net, {num_workers = 0}):save(future, path) end, "of another engine")
+    assert.error_matches(function() engine:save(future, "no/such/folder/file"):get() end, "no/such/folder")
+    local good = lm.load(path)
+    for pattern, change in pairs {
+      ["no conversation that engine:save wrote"] = function(v) v.luminary_conversation = nil end,
+      ["malformed model"] = function(v) v.model = 3 end, ["malformed ids"] = function(v) v.ids = lm.ones(3) end,
+      ["ids are out of range"] = function(v) v.ids = v.ids + 49 end,
+      ["malformed counts"] = function(v) v.count = v.ids:numel() end,
+      ["malformed options"] = function(v) v.options = 3 end,
+      ["unknown option 'x'"] = function(v) v.options.x = 3 end,
+      ["temperature must be"] = function(v) v.options.temperature = "hot" end,
+      ["num_beams and num_return_sequences must be 1"] = function(v) v.options.num_beams = 2 end,
+      ["malformed random state"] = function(v) v.random = lm.ones(4) end,
+      ["set_rng_state: state must be"] = function(v) v.random = v.random:narrow(1, 1, 3) end,
+      ["do not fit"] = function(v) v.keys[2] = v.keys[2]:narrow(1, 1, 2) end,
+      ["values do not fit"] = function(v) v.values[1] = {} end,
+      ["constraint requires {tokenizer"] = function(v) v.options.constraint = {json = true} end,
+    } do
+      local v = lm.load(path)
+      change(v)
+      local other = path .. ".changed"
+      lm.save(other, v)
+      refuses(pattern, engine, other)
+      os.remove(other)
+    end
+    assert.equal(1, good.luminary_conversation)
+    local file = assert(io.open(path, "rb"))
+    local bytes = file:read "*a"
+    file:close()
+    math.randomseed(8)
+    for i = 1, 150 do
+      local at = math.random(#bytes)
+      local broken = i % 2 == 0 and bytes:sub(1, at - 1)
+        or bytes:sub(1, at - 1) .. string.char(math.random(0, 255)) .. bytes:sub(at + 1)
+      lm.vision.write_file(path, broken)
+      local ok, result = pcall(function() return engine:restore(path):get() end)
+      assert.equal(ok and "table" or "string", type(result))
+    end
+    os.remove(path)
+    assert.equal(17, #future:get())
+    assert_free(engine)
+  end)
+
   it("refuses what it cannot do", function()
     local net = model("llama", "float32")
     local engine = lm.serve.Engine(net, {max_tokens = 64, num_workers = 0})

@@ -35,19 +35,7 @@ local options = require "luminary.base.options"
 
 local chat = {}
 
--- Returns the conversation that options ask for.
-local function open(path, o)
-  local talk = lm.chat(path, {
-    system = o.system, context = o.context, dtype = o.dtype, device = o.device, top_p = o["top-p"], top_k = o["top-k"],
-    max_new_tokens = o["max-tokens"], temperature = o.temperature,
-  })
-  local given = talk.net.generation_config or {}
-  if not (o.temperature or given.temperature or given.do_sample ~= nil) then talk.options.temperature = 0.7 end
-  return talk
-end
-
--- Writes the answer to a message as it comes; one that is stopped stays in the conversation as far as it came. Raises
--- errors.
+-- Writes the answer to a message as it comes; one that is stopped stays as far as it came. Raises errors.
 local function answer(talk, message, guarded)
   local pieces = {}
   local ok, problem = guarded(pcall, talk.say, talk, message, {on_text = function(piece)
@@ -93,8 +81,13 @@ function chat.main(args, first)
     status = 1
   end
   if o.seed then lm.manual_seed(o.seed) end
-  local talk = try(open, args[at], o)
+  local talk = try(lm.chat, args[at], {
+    system = o.system, context = o.context, dtype = o.dtype, device = o.device, top_p = o["top-p"], top_k = o["top-k"],
+    max_new_tokens = o["max-tokens"], temperature = o.temperature,
+  })
   if not talk then return 1 end
+  local given = talk.net.generation_config or {}
+  if not (o.temperature or given.temperature or given.do_sample ~= nil) then talk.options.temperature = 0.7 end
   local read, remember = line.reader(function() return {} end, "_chat")
   local guarded, quiet = line.guard()
   if prompt ~= "" then print "/help lists commands, Ctrl-C stops an answer, Ctrl-D leaves." end

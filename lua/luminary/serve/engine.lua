@@ -14,36 +14,108 @@ local block_weights = require "luminary.nn.block_weights"
 local in_mode = require "luminary.nn.in_mode"
 local Module = require "luminary.nn.module"
 local Scheduler = require "luminary.serve.scheduler"
+local sessions = require "luminary.serve.sessions"
 local generator = require "luminary.generator"
 local streamer = require "luminary.text.streamer"
 
 local fail = options.fail
 
--- Adds the conversation of a call, {ids = int64 [L], o = options}, to a scheduler, and returns it. The scheduler has
--- the latest tokenizer, for the calls that follow with it: a large one takes long to send, and its tree to make.
-local function add(scheduler, call)
-  call.o.tokenizer = call.has_tokenizer and scheduler.tokenizer or nil
-  local o = generation_options.read("Engine:submit", scheduler.net, call.o)
-  o.max_new_tokens = call.max_new_tokens
-  if call.seed then o.generator = generator.Generator():manual_seed(call.seed) end
-  return scheduler:add(call.ids:tolist(), o)
+-- Fails for an option of generate that conversations do not have.
+local function check_own(who, o)
+  for _, name in ipairs {"attention_mask", "generator", "past_key_values"} do
+    if o[name] then fail("%s: %s is not supported%s", who, name, name == "generator" and "; pass a seed" or "") end
+  end
+  if o.num_beams > 1 or o.num_return_sequences > 1 then
+    fail("%s: num_beams and num_return_sequences must be 1; submit the conversation several times", who)
+  end
+end
+
+-- Fails if a conversation has too many tokens.
+local function check_length(who, tokens, new, capacity)
+  if tokens + new > capacity then
+    fail("%s: %d tokens and %d new ones are more than %d, the least of the model's positions and max_tokens", who,
+      tokens, new, capacity)
+  end
+end
+
+-- Functions of calls: they take a scheduler and a call, and return the conversation that begins. The scheduler has the
+-- latest tokenizer, for the calls that follow with it: a large one takes long to send, and its tree to make.
+local actions = {}
+
+local function add(scheduler, call, ids, o, max_new_tokens)
+  o.tokenizer = call.has_tokenizer and scheduler.tokenizer or nil
+  local read = generation_options.read(call.who, scheduler.net, o)
+  check_own(call.who, read)
+  check_length(call.who, #ids, max_new_tokens, call.capacity)
+  read.max_new_tokens = max_new_tokens
+  if call.seed then read.generator = generator.Generator():manual_seed(call.seed) end
+  local r = scheduler:add(ids, read)
+  r.options, o.tokenizer = o, nil
+  return r
+end
+
+-- Adds {ids = int64 [L], o = options, max_new_tokens}.
+function actions.submit(scheduler, call)
+  return add(scheduler, call, call.ids:tolist(), call.o, call.max_new_tokens)
+end
+
+-- Adds the conversation of a file, with other options `o`, and with ids as a new prompt behind it.
+function actions.restore(scheduler, call)
+  local saved, ids = sessions.load(call.who, scheduler, call.path), call.ids and call.ids:tolist()
+  local o, left = saved.options, ids and saved.max_new_tokens or saved.max_new_tokens - saved.count
+  for name, value in pairs(call.o) do o[name] = value end
+  left = call.o.max_new_tokens or left
+  if left < 1 then
+    fail("%s: '%s': the conversation has all of its tokens; pass max_new_tokens or append", call.who, call.path)
+  end
+  local count = ids and 0 or saved.count
+  local r = add(scheduler, call, lists.append(saved.ids, ids or {}), o, left)
+  r.count, r.saved, r.o.max_new_tokens = count, saved, count + left
+  for i = #r.ids - count + 1, r.constraint and #r.ids or 0 do r.constraint:advance(1, r.ids[i]) end
+  if saved.random and not call.seed then r.o.generator = generator.Generator():set_state(saved.random) end
+  return r
+end
+
+-- Saves a conversation, r; without it, one that has ended, {ids, count, …} of outcome_of.
+function actions.save(scheduler, call, r)
+  r = r or call.session or fail("%s: the conversation has ended; call it after future:get()", call.who)
+  sessions.save(scheduler, call.path, r, r.options, r.random or r.o.generator and r.o.generator:get_state())
 end
 
 -- Returns the outcome of a conversation that has ended.
 local function outcome_of(r)
   if r.problem then return {problem = {message = tostring(r.problem), traceback = ""}} end
-  return {values = {r.ids, n = 1}, drafted = r.drafts, accepted = r.accepted}
+  return {
+    values = {r.ids, n = 1}, drafted = r.drafts, accepted = r.accepted,
+    session = {
+      ids = r.ids, count = r.count, o = {max_new_tokens = r.o.max_new_tokens}, options = r.options,
+      random = r.o.generator and r.o.generator:get_state(),
+    },
+  }
 end
 
 -- ---- in the worker
+
+local MOST_OPEN = 128 -- calls at a time
 
 local function serve(index, setup)
   local scheduler, task_of, open = Scheduler(setup.net:eval(), setup.settings), {}, 0
   if scheduler.draft_cache then setup.settings.draft:eval() end
   local begun = setup.begun[index + 1]
+  local ended = {} -- the latest, whose ends the caller may not have read yet
   local function finish(r, outcome)
     Executor.answer(task_of[r], outcome)
+    ended[#ended + 1] = {number = task_of[r].number, session = outcome.session}
+    if #ended > MOST_OPEN then table.remove(ended, 1) end
     task_of[r], open = nil, open - 1
+  end
+  local function find(number)
+    for r, task in pairs(task_of) do
+      if task.number == number then return r end
+    end
+    for _, each in ipairs(ended) do
+      if each.number == number then return each.session end
+    end
   end
   while true do
     local task = Executor.next_task(open > 0 and 0 or nil)
@@ -56,11 +128,12 @@ local function serve(index, setup)
     if task and not Executor.begin(task, begun) then
       Executor.answer(task, {})
     elseif task then
-      local outcome = task.problem and task or failure.outcome(add, scheduler, task.args[1])
-      if outcome.problem then
-        Executor.answer(task, {problem = outcome.problem})
-      else
+      local call = not task.problem and task.args[1]
+      local outcome = task.problem and task or failure.outcome(actions[call.action], scheduler, call, find(call.number))
+      if outcome.values and outcome.values[1] then
         task_of[outcome.values[1]], open = task, open + 1
+      else
+        Executor.answer(task, {problem = outcome.problem, values = outcome.values})
       end
     elseif open > 0 then
       for r, of in pairs(task_of) do r.is_canceled = r.is_canceled or Executor.is_canceled(of) end
@@ -93,13 +166,16 @@ local Inline = class.define("InlineEngine", Executor)
 function Inline:submit(who, _, args, _)
   self:make_room(who)
   self.scheduler = self.scheduler or Scheduler(self.spec.setup.net, self.spec.setup.settings)
-  self.scheduler.tokenizer = args[1].tokenizer or self.scheduler.tokenizer
-  local future, outcome = Executor.new_future(self), failure.outcome(add, self.scheduler, args[1])
-  if outcome.problem then
+  local call, conversation = args[1], nil
+  self.scheduler.tokenizer = call.tokenizer or self.scheduler.tokenizer
+  self.future_of, self.calls = self.future_of or {}, (self.calls or 0) + 1
+  for r, future in pairs(self.future_of) do conversation = future.number == call.number and r or conversation end
+  local future = Executor.new_future(self, nil, self.calls)
+  local outcome = failure.outcome(actions[call.action], self.scheduler, call, conversation)
+  if outcome.problem or not outcome.values[1] then
     Executor.resolve(future, outcome)
     return future
   end
-  self.future_of = self.future_of or {}
   self.future_of[outcome.values[1]] = future
   self:set_open(self.open + 1)
   return future
@@ -223,28 +299,15 @@ local function set_tokenizer(self, call, tokenizer)
   end
 end
 
---- engine:submit(ids [, {…, seed}]): Adds a conversation, int64 ids [L] or a list, with the options of net:generate but
---- those of beams. Returns a future of its list of tokens; future:cancel() ends it where it is. on_text gets the text
---- as it comes, and `streamer` each token, in lm.poll() and while a result is waited for. seed: of the conversation's
---- random numbers, in the place of a generator.
-function Engine:submit(ids, opts)
-  local who, own = "Engine:submit", lists.copy(opts or {})
-  local seed = own.seed and options.arg(who, "seed", own.seed, "natural")
+-- Sends a call with the options of a conversation; returns its future. read(own): fills the call by the options as
+-- generation_options.read returns them.
+local function begin(self, who, opts, read)
+  local own = lists.copy(opts or {})
+  local call = {who = who, capacity = math.min(self.net.config.max_positions + 1, self.room)}
+  call.seed = own.seed and options.arg(who, "seed", own.seed, "natural")
   own.seed = nil
-  local o = generation_options.read(who, self.net, own)
-  for _, name in ipairs {"attention_mask", "generator", "past_key_values"} do
-    if o[name] then fail("%s: %s is not supported%s", who, name, name == "generator" and "; pass a seed" or "") end
-  end
-  if o.num_beams > 1 or o.num_return_sequences > 1 then
-    fail("%s: num_beams and num_return_sequences must be 1; submit the conversation several times", who)
-  end
-  ids = checked_ids(self, who, ids)
-  local capacity = math.min(self.net.config.max_positions + 1, self.room)
-  generation_config.resolve_lengths(who, o, o.given, o.from_file, ids:numel(), capacity)
-  if ids:numel() + o.max_new_tokens > capacity then
-    fail("%s: %d tokens and %d new ones are more than %d, the least of the model's positions and max_tokens", who,
-      ids:numel(), o.max_new_tokens, capacity)
-  end
+  local o = read(call, own)
+  check_own(who, o)
   if self.is_closed then fail "Engine: it is closed; make another one" end
   local write = o.streamer
   if o.on_text then
@@ -256,13 +319,60 @@ function Engine:submit(ids, opts)
       return not stops
     end
   end
-  local has_texts = o.stop_strings or o.constraint
   own.on_text, own.streamer, own.tokenizer = nil, nil, nil
-  local call = {ids = ids, o = own, max_new_tokens = o.max_new_tokens, seed = seed, streams = write ~= nil}
+  call.o, call.streams = own, write ~= nil
+  local has_texts = o.stop_strings or o.constraint or call.action == "restore" and o.tokenizer
   if has_texts then set_tokenizer(self, call, o.tokenizer) end
   local future = self.executor:submit(who, nil, {call}, 1)
   if has_texts then self.sent.worker = self.executor.workers[1] end
   return write and future:on_part(write) or future
+end
+
+--- engine:submit(ids [, {…, seed}]): Adds a conversation, int64 ids [L] or a list, with the options of net:generate but
+--- those of beams. Returns a future of its list of tokens; future:cancel() ends it where it is. on_text gets the text
+--- as it comes, and `streamer` each token, in lm.poll() and while a result is waited for. seed: of the conversation's
+--- random numbers, in the place of a generator.
+function Engine:submit(ids, opts)
+  local who = "Engine:submit"
+  return begin(self, who, opts, function(call, own)
+    local o = generation_options.read(who, self.net, own)
+    ids = checked_ids(self, who, ids)
+    generation_config.resolve_lengths(who, o, o.given, o.from_file, ids:numel(), call.capacity)
+    check_length(who, ids:numel(), o.max_new_tokens, call.capacity)
+    call.action, call.ids, call.max_new_tokens = "submit", ids, o.max_new_tokens
+    return o
+  end)
+end
+
+--- engine:save(future, path): Saves the conversation of a future of engine:submit or engine:restore to a file, where it
+--- is now or as it ended: its tokens, keys and values, options and random numbers. Returns a future that ends when the
+--- file is written. The engine computes nothing else meanwhile.
+function Engine:save(future, path)
+  local who = "Engine:save"
+  Executor.need_future(who, future)
+  if future.executor ~= self.executor then fail("%s: the future is of another engine", who) end
+  local call = {who = who, action = "save", path = options.arg(who, "path", path, "string"), number = future.number}
+  if future:done() then
+    call.session = future.outcome.session
+    if not call.session then fail("%s: the conversation has no tokens: it failed or was canceled", who) end
+  end
+  return self.executor:submit(who, nil, {call}, 1)
+end
+
+--- engine:restore(path [, {…, append, seed}]): Continues the conversation of a file of engine:save, with the tokens
+--- that it would have had; the engine must have the same model, and dtype or cache. Returns a future of all tokens.
+--- Options of engine:submit replace those of the file; a tokenizer, on_text and streamer are never in it.
+--- max_new_tokens counts from here. append: ids of a new prompt behind the conversation. The keys and values of a file
+--- are trusted: conversations that begin alike share them.
+function Engine:restore(path, opts)
+  local who = "Engine:restore"
+  path = options.arg(who, "path", path, "string")
+  return begin(self, who, opts, function(call, own)
+    call.action, call.path, call.ids = "restore", path, own.append and checked_ids(self, who, own.append)
+    own.append = nil
+    if own.max_length then fail("%s: max_length is not supported; pass max_new_tokens", who) end
+    return generation_options.read(who, self.net, own)
+  end)
 end
 
 --- engine:counts(): Returns {drafted, accepted}, the numbers of drafted tokens of the conversations that have ended.

@@ -104,6 +104,15 @@ function Pages:grow(list, n)
   return true
 end
 
+--- Returns the rows of the pages' memory that hold the positions from `first` to `last` of list.
+function Pages:slots(list, first, last)
+  local slots = {}
+  for at = first - 1, last - 1 do
+    slots[#slots + 1] = (list[math.floor(at / self.size) + 1] - 1) * self.size + at % self.size + 1
+  end
+  return slots
+end
+
 --- Notes the tokens of full pages of list, of which the first n are computed, after the first `noted` pages; returns
 --- the number of pages that are noted then.
 function Pages:note(list, tokens, n, noted)

@@ -10,6 +10,7 @@ local load_module = require "luminary.base.load_module"
 local logits_processors = require "luminary.models.logits_processors"
 local drafts = require "luminary.serve.drafts"
 local Pages = require "luminary.serve.pages"
+local sessions = require "luminary.serve.sessions"
 
 local Scheduler = class.root "Scheduler"
 
@@ -69,6 +70,11 @@ local function admit(self)
       self.pages:drop(r.pages)
       break
     end
+    if r.saved and r.saved.computed > r.computed then
+      sessions.put(self, r.saved, r.pages, r.computed)
+      r.computed = r.saved.computed
+    end
+    r.saved = nil -- if its pages are given back, it is computed again
     self.running[#self.running + 1] = table.remove(self.waiting, 1)
   end
 end
@@ -94,15 +100,15 @@ end
 -- Computes the tokens of a plan by a net, the ids of each conversation from `first` on and then its drafts; returns
 -- scores [K, V], float32, after the last `keep` of each.
 local function compute(self, net, cache, plan)
-  local size, device = self.settings.page_size, net:embedding().device
+  local device = net:embedding().device
   local ids, sequences, positions, slots, tables, kept, most = {}, {}, {}, {}, {}, {}, 0
   for s, each in ipairs(plan) do
     local r = each.r
     for i = 1, each.n + #each.drafts do
       local k, at = #ids + 1, each.first + i - 2
       ids[k], sequences[k], positions[k] = i <= each.n and r.ids[at + 1] or each.drafts[i - each.n], s, at + 1
-      slots[k] = (r.pages[math.floor(at / size) + 1] - 1) * size + at % size + 1
     end
+    lists.append(slots, self.pages:slots(r.pages, each.first, each.first + each.n + #each.drafts - 1))
     for i = #ids - each.keep + 1, #ids do kept[#kept + 1] = i end
     tables[s], most = r.pages, math.max(most, #r.pages)
   end

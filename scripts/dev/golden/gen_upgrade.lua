@@ -6,7 +6,8 @@
 local here = arg[0]:match("^(.*)/") or "."
 local upgrade = dofile(here .. "/../../../spec/support/upgrade.lua")
 local lm = require "luminary"
-local has, checkpoint = pcall(function() return lm.checkpoint end)
+local _, checkpoint = pcall(function() return lm.checkpoint.Manager and lm.checkpoint end)
+local has = type(checkpoint) == "table" -- else it has lm.save alone
 local out = arg[1] .. "/"
 
 if not os.getenv "WORLD_SIZE" then
