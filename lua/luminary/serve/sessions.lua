@@ -6,9 +6,9 @@ local options = require "luminary.base.options"
 local ops = core.ops
 local sessions = {}
 
--- Returns a few numbers of each weight of a net, float64 [K], by which files of another model are refused.
-local function sample_of(net)
-  local dict, list = net:state_dict(), {}
+-- Returns a few numbers of each weight of a scheduler's net, float64 [K], by which files of another model are refused.
+local function model_of(scheduler)
+  local dict, list = scheduler.net:state_dict(), {}
   for _, name in ipairs(options.sorted_keys(dict)) do
     local t = dict[name]
     while t.ndim > 1 and t:numel() > 0 do t = t[1] end
@@ -17,10 +17,10 @@ local function sample_of(net)
   return ops.cat(list, 1)
 end
 
--- Returns the sample of a scheduler's net, made once.
-local function model_of(scheduler)
-  scheduler.sample = scheduler.sample or core.no_grad(sample_of, scheduler.net)
-  return scheduler.sample
+-- Returns the rows of a scheduler's cache that hold the positions from `first` to `last` of a list of pages.
+local function rows_of(scheduler, list, first, last)
+  local rows = scheduler.pages:slots(list, first, last)
+  return core.tensor(rows, {dtype = "int64", device = scheduler.cache[1].keys.device})
 end
 
 --- Writes a conversation of a scheduler to a file. r: {ids, o, count, pages, computed}, as Scheduler:add returns it; or
@@ -30,10 +30,9 @@ function sessions.save(scheduler, path, r, settings, random)
   local pages, found, computed = scheduler.pages, r.pages or {}, r.computed
   if not r.pages then computed = pages:find(found, r.ids) end
   local ok, problem = pcall(core.no_grad, function()
-    local keys, values, slots = {}, {}, pages:slots(found, 1, computed)
+    local keys, values, rows = {}, {}, rows_of(scheduler, found, 1, computed)
     for i, each in ipairs(scheduler.cache) do
-      local index = core.tensor(slots, {dtype = "int64", device = each.keys.device})
-      keys[i], values[i] = each.keys:index_select(1, index), each.values:index_select(1, index)
+      keys[i], values[i] = each.keys:index_select(1, rows), each.values:index_select(1, rows)
     end
     load_module("luminary.save_load").save(path, {
       luminary_conversation = 1, model = model_of(scheduler), ids = core.tensor(r.ids, {dtype = "int64"}),
@@ -70,7 +69,7 @@ function sessions.load(who, scheduler, path)
   need(options.is_plain(v) and v.luminary_conversation == 1, "no conversation that engine:save wrote")
   local model, ids = v.model, v.ids
   need(core.is_tensor(model) and model.dtype == "float64" and model.ndim == 1, "malformed model")
-  local own = model_of(scheduler)
+  local own = core.no_grad(model_of, scheduler)
   need(model:numel() == own:numel() and model:eq(own):all():item(), "the conversation is of another model")
   need(core.is_tensor(ids) and ids.dtype == "int64" and ids.ndim == 1 and ids:numel() > 0, "malformed ids")
   local n = ids:numel()
@@ -90,11 +89,11 @@ end
 
 --- Writes the keys and values of a loaded conversation after position `first` to its pages.
 function sessions.put(scheduler, v, list, first)
-  local slots, n = scheduler.pages:slots(list, first + 1, v.computed), v.computed - first
+  local rows, n = rows_of(scheduler, list, first + 1, v.computed), v.computed - first
   for i, each in ipairs(scheduler.cache) do
-    local index = core.tensor(slots, {dtype = "int64", device = each.keys.device})
-    each.keys:index_copy_(1, index, v.keys[i]:narrow(1, first + 1, n):to(each.keys.device))
-    each.values:index_copy_(1, index, v.values[i]:narrow(1, first + 1, n):to(each.keys.device))
+    for _, name in ipairs {"keys", "values"} do
+      each[name]:index_copy_(1, rows, v[name][i]:narrow(1, first + 1, n):to(rows.device))
+    end
   end
 end
 
