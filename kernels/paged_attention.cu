@@ -55,7 +55,7 @@ LM_KERNEL void __launch_bounds__(LM_PAGED_THREADS) lm_paged_attention_kernel(lm_
   if (!lm_paged_fits(j, token, sequence, position, bad)) return;
   for (int64_t column = 0; column < j.value_width; column += LM_PAGED_COLUMNS) {
     const int64_t columns = lm_paged_least(j.value_width - column, LM_PAGED_COLUMNS);
-    const int chunks = (int)((columns + 3) / 4), slices = LM_PAGED_THREADS / chunks; /* of columns; of a tile's keys */
+    const int chunks = (int)((columns + 3) / 4), slices = LM_PAGED_THREADS / chunks;
     const int chunk = t % chunks, slice = t / chunks;
     float sum[LM_PAGED_HEADS][4] = {};
     __syncthreads(); /* the last columns have been read */

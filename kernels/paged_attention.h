@@ -12,7 +12,7 @@
 typedef struct lm_paged_attention_job {
   int dtype, kind, bad_kind;
   int64_t tokens, heads, key_heads, width, value_width, sequences, entries, page_size, count, window;
-  int64_t key_bytes, value_bytes; /* of a row of a head */
+  int64_t key_bytes, value_bytes; /* bytes of a head's row */
   float scale, cap;
   const float *query;
   const char *keys, *values;

@@ -103,26 +103,31 @@ static void round_row(const lm_block_kind *k, int64_t n, const float *x, const l
   int8_t *steps = to->steps + r * row;
   float *scale = to->scale + r * groups, *sum = to->sum + r * groups;
   for (int64_t i = 0; i < row; i += LM_RUN, steps += LM_RUN) {
-    float largest = 0, check = 0, v[LM_RUN] = {0};
+    float largest, v[LM_RUN] = {0};
+    int32_t most = 0, bits[LM_RUN];
     if (i < n) memcpy(v, x + i, sizeof v);
-    for (int l = 0; l < LM_RUN; l++) {
-      const float size = fabsf(v[l]);
-      largest = size > largest ? size : largest;
-      check += v[l] * 0;
+    memcpy(bits, v, sizeof v);
+    for (int l = 0; l < LM_RUN; l++) { /* magnitudes are ordered as their bits are, whose maximum takes one step */
+      const int32_t size = bits[l] & INT32_MAX;
+      most = size > most ? size : most;
     }
+    memcpy(&largest, &most, sizeof most);
     const float by = largest > 0 ? STEPS / largest : 0;
-    const bool finite = check == 0 && by < INFINITY;
-    const float step = finite ? largest / STEPS : check == 0 ? 0 : NAN;
+    const bool finite = isfinite(largest) && by < INFINITY;
+    const float step = finite ? largest / STEPS : isfinite(largest) ? 0 : NAN;
     for (int l = 0; l < LM_RUN; l++) steps[l] = finite ? (int8_t)rintf(v[l] * by) : 0;
+    int32_t four[LM_RUN / 4];
+    for (int l = 0; l < LM_RUN / 4; l++) {
+      four[l] = steps[4 * l] + steps[4 * l + 1] + steps[4 * l + 2] + steps[4 * l + 3];
+      if (to->part) to->part[(r * row + i) / 4 + l] = -k->zero * four[l];
+    }
     for (int g = 0; g < LM_RUN; g += k->group) {
       int total = 0;
-      for (int l = 0; l < k->group; l++) total += steps[g + l];
+      for (int l = g / 4; l < (g + k->group) / 4; l++) total += four[l];
       const int64_t at = (i + g) / k->group;
       scale[at] = step, sum[at] = step * (float)total;
       if (to->start) to->start[r * groups + at] = -k->zero * total;
     }
-    for (int l = 0; to->part && l < LM_RUN; l += 4)
-      to->part[(r * row + i + l) / 4] = -k->zero * (steps[l] + steps[l + 1] + steps[l + 2] + steps[l + 3]);
   }
 }
 
