@@ -11,7 +11,7 @@
 #include "integers.h"
 #include "op_args_blocks.h"
 
-enum { FEW = 16, PANEL = 1 << 17 }; /* rows; floats of expanded rows of weight, half an L2 cache */
+enum { FEW = 8, PANEL = 1 << 17 }; /* rows; floats of expanded rows of weight, half an L2 cache */
 
 /* ---- block_linear */
 
