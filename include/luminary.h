@@ -67,6 +67,7 @@ enum { LUM_MAX_DIMS = 8 };
 typedef struct lum_session lum_session;
 typedef struct lum_model lum_model;
 typedef struct lum_tensor lum_tensor;
+typedef struct lum_chat lum_chat;
 
 /* ---- the library */
 
@@ -226,6 +227,27 @@ LUM_API lum_status lum_model_to(lum_model *model, const char *device);
 LUM_API lum_status lum_model_load_weights(lum_model *model, const char *path);
 /* Saves the module's state dict. A crash leaves the old file or the new one. */
 LUM_API lum_status lum_model_save(lum_model *model, const char *path);
+
+/* ---- conversations with a language model */
+
+/* Gets a piece of an answer as it is generated, in whole UTF-8 characters; valid during the call. Returns 0, or another
+ * number to end the answer there. It runs on the thread of lum_chat_say, and must not call functions of its session. */
+typedef int (*lum_on_text)(void *user, const char *text);
+
+/* Opens a conversation with the model of a GGUF file or of a folder of Hugging Face's, whose weights are mapped, as a
+ * model's are. options: a JSON object of the options of lm.chat, such as {"system": "Be brief.", "temperature": 0.7,
+ * "max_new_tokens": 200, "context": 4096}; NULL for the defaults. Files of models are data; nothing is downloaded. */
+LUM_API lum_status lum_chat_open(lum_session *session, const char *path, const char *options, lum_chat **out);
+/* Appends a message of the user, unless NULL, generates the answer, and appends it. on_text gets it piece by piece. The
+ * oldest turns are removed where the model's positions do not suffice. After a failure the message is removed. Other
+ * calls of the session wait until the answer ends: conversations that answer at the same time need a session each. */
+LUM_API lum_status lum_chat_say(lum_chat *chat, const char *message, lum_on_text on_text, void *user);
+/* Appends a message of any role, a JSON object: {"role": "assistant", "content": "Hello."}. */
+LUM_API lum_status lum_chat_add(lum_chat *chat, const char *message);
+/* Removes all messages but the system's. */
+LUM_API lum_status lum_chat_reset(lum_chat *chat);
+/* Releases a conversation; NULL does nothing. */
+LUM_API void lum_chat_free(lum_chat *chat);
 
 #ifdef __cplusplus
 }

@@ -5,6 +5,9 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
+#ifdef __F16C__
+#include <immintrin.h>
+#endif
 
 #include "half_float.h"
 
@@ -31,9 +34,20 @@ typedef struct lm_block_kind {
   int bytes, elements, group, zero, flip;
   lm_block_form form;
   lm_block_bits low, high;
-  const uint8_t *table; /* 16 numbers, or NULL */
+  uint64_t table[2]; /* 16 numbers, the first lowest; 0 for none */
 } lm_block_kind;
 
+/* Kinds are types in kernels; the compiler knows what of() returns. */
+#if defined(__CUDACC__) || defined(LM_HOST_KERNELS)
+#define LM_BLOCK_INLINE LM_DEVICE
+#define LM_BLOCK_KIND(name, ...)                                            \
+  struct lm_block_##name {                                                  \
+    LM_DEVICE static constexpr lm_block_kind of() { return {__VA_ARGS__}; } \
+  };
+#else
+#define LM_BLOCK_INLINE static inline __attribute__((always_inline))
+#define LM_BLOCK_KIND(name, ...) static const lm_block_kind lm_block_##name = {__VA_ARGS__};
+#endif
 #include "block_kinds.h"
 
 #define X(name) +1
@@ -43,6 +57,7 @@ enum { LM_BLOCK_KINDS_COUNT = LM_BLOCK_KINDS(X) };
 /* The most groups and elements of a block. */
 enum { LM_BLOCK_GROUPS = 16, LM_BLOCK_LONGEST = 256 };
 
+#if !defined(__CUDACC__) && !defined(LM_HOST_KERNELS)
 /* Returns a kind by its position in the list. */
 static inline const lm_block_kind *lm_block_kind_of(int kind) {
 #define X(name) &lm_block_##name,
@@ -50,13 +65,24 @@ static inline const lm_block_kind *lm_block_kind_of(int kind) {
 #undef X
   return kinds[kind];
 }
-
-#define LM_BLOCK_INLINE static inline __attribute__((always_inline))
+#endif
 
 LM_BLOCK_INLINE float lm_block_half(const uint8_t *from) {
   uint16_t bits;
   memcpy(&bits, from, sizeof bits);
+#if defined(__CUDACC__)
+  return __half2float(__ushort_as_half(bits));
+#elif defined(__F16C__) && !defined(LM_HOST_KERNELS)
+  return _cvtsh_ss(bits);
+#else
   return lm_from_half(bits);
+#endif
+}
+
+LM_BLOCK_INLINE float lm_block_float(uint32_t bits) {
+  float value;
+  memcpy(&value, &bits, sizeof value);
+  return value;
 }
 
 /* Returns the field of element i. */
@@ -65,11 +91,16 @@ LM_BLOCK_INLINE int lm_block_field(const uint8_t *block, lm_block_bits b, int i)
   return block[b.at + i / each * b.span + part % b.span] >> part / b.span * b.width & ((1 << b.width) - 1);
 }
 
+/* Returns number q of the kind's table. */
+LM_BLOCK_INLINE int lm_block_entry(const lm_block_kind *k, int q) {
+  return (int)((q < 8 ? k->table[0] : k->table[1]) >> q % 8 * 8 & 0xff);
+}
+
 /* Returns the integer of element i, less zero. */
 LM_BLOCK_INLINE int lm_block_integer(const lm_block_kind *k, const uint8_t *block, int i) {
   int q = lm_block_field(block, k->low, i);
   if (k->high.width) q |= lm_block_field(block, k->high, i) << k->low.width;
-  return (k->table ? k->table[q] : q ^ k->flip) - k->zero;
+  return (k->table[0] ? lm_block_entry(k, q) : q ^ k->flip) - k->zero;
 }
 
 /* Returns true if numbers of the kind have minima, which lm_block_scales then sets. */
@@ -92,55 +123,38 @@ LM_BLOCK_INLINE void lm_block_six_bits(const uint8_t *block, uint32_t words[4]) 
   words[3] = (c >> 4 & 0x0f0f0f0f) | (b >> 2 & 0x30303030);
 }
 
-/* Reads the scale and the minimum of each group of a block. */
-LM_BLOCK_INLINE void lm_block_scales(const lm_block_kind *k, const uint8_t *block, float *scale, float *minimum) {
+/* Returns the scale of a group of a block, and sets *minimum if the kind has minima. */
+LM_BLOCK_INLINE float lm_block_scale(const lm_block_kind *k, const uint8_t *block, int g, float *minimum) {
   switch (k->form) {
-    case LM_BLOCK_HALF: scale[0] = lm_block_half(block); break;
-    case LM_BLOCK_HALF_MINIMUM:
-      scale[0] = lm_block_half(block);
-      minimum[0] = -lm_block_half(block + 2);
-      break;
+    case LM_BLOCK_HALF: return lm_block_half(block);
+    case LM_BLOCK_HALF_MINIMUM: *minimum = -lm_block_half(block + 2); return lm_block_half(block);
     case LM_BLOCK_SIX_BITS: {
-      const float d = lm_block_half(block), least = lm_block_half(block + 2);
-      uint32_t words[4];
-      lm_block_six_bits(block, words);
-      uint8_t bytes[16];
-      memcpy(bytes, words, sizeof bytes);
-      for (int i = 0; i < 8; i++) scale[i] = d * (float)bytes[i];
-      for (int i = 0; i < 8; i++) minimum[i] = least * (float)bytes[8 + i];
-      break;
+      const uint8_t *low = block + 4 + g, *high = low - 4; /* groups from 4 on have 4 bits at their place, 2 before */
+      const int scale = g < 4 ? low[0] & 63 : (low[4] & 15) | high[0] >> 6 << 4;
+      const int least = g < 4 ? low[4] & 63 : low[4] >> 4 | low[0] >> 6 << 4;
+      *minimum = lm_block_half(block + 2) * (float)least;
+      return lm_block_half(block) * (float)scale;
     }
-    case LM_BLOCK_NIBBLES: {
-      const float d = lm_block_half(block + 80), least = lm_block_half(block + 82);
-      for (int i = 0; i < 16; i++) scale[i] = d * (float)(block[i] & 15);
-      for (int i = 0; i < 16; i++) minimum[i] = least * (float)(block[i] >> 4);
-      break;
-    }
-    case LM_BLOCK_SIGNED_BYTES: {
-      const float d = lm_block_half(block + 208);
-      for (int i = 0; i < 16; i++) scale[i] = d * (float)(int8_t)block[192 + i];
-      break;
-    }
+    case LM_BLOCK_NIBBLES:
+      *minimum = lm_block_half(block + 82) * (float)(block[g] >> 4);
+      return lm_block_half(block + 80) * (float)(block[g] & 15);
+    case LM_BLOCK_SIGNED_BYTES: return lm_block_half(block + 208) * (float)(int8_t)block[192 + g];
     case LM_BLOCK_SIGNED_SIX_BITS: {
-      const float d = lm_block_half(block + 108);
-      for (int i = 0; i < 16; i++) {
-        const int low = block[96 + i % 8] >> i / 8 * 4 & 15, high = block[104 + i % 4] >> i / 4 * 2 & 3;
-        scale[i] = d * (float)((low | high << 4) - 32);
-      }
-      break;
+      const int low = block[96 + g % 8] >> g / 8 * 4 & 15, high = block[104 + g % 4] >> g / 4 * 2 & 3;
+      return lm_block_half(block + 108) * (float)((low | high << 4) - 32);
     }
     case LM_BLOCK_SPLIT_SIX_BITS: {
-      const float d = lm_block_half(block);
-      for (int i = 0; i < 8; i++) {
-        const int low = block[4 + i / 2] >> i % 2 * 4 & 15, high = block[2 + i / 4] >> i % 4 * 2 & 3;
-        scale[i] = d * (float)((low | high << 4) - 32);
-      }
-      break;
+      const int low = block[4 + g / 2] >> g % 2 * 4 & 15, high = block[2 + g / 4] >> g % 4 * 2 & 3;
+      return lm_block_half(block) * (float)((low | high << 4) - 32);
     }
-    case LM_BLOCK_EXPONENT: {
-      const uint32_t e = block[0], bits = e > 1 ? (e - 1) << 23 : 0x200000u << e; /* the bits of 2^(e - 128) */
-      memcpy(scale, &bits, sizeof bits);
-      break;
+    default: { /* LM_BLOCK_EXPONENT */
+      const uint32_t e = block[0];
+      return lm_block_float(e > 1 ? (e - 1) << 23 : 0x200000u << e); /* 2^(e - 128) */
     }
   }
+}
+
+/* Reads the scale and the minimum of each group of a block. */
+LM_BLOCK_INLINE void lm_block_scales(const lm_block_kind *k, const uint8_t *block, float *scale, float *minimum) {
+  for (int g = 0; g < k->elements / k->group; g++) scale[g] = lm_block_scale(k, block, g, minimum + g);
 }

@@ -186,7 +186,9 @@ end)
 -- Commands in blocks for a shell: `luajit FILE`, `luminary COMMAND` and `scripts/NAME`, with their options. A file
 -- without a folder is the reader's own.
 describe("commands in README and docs #unsanitized", function()
-  local SUBCOMMANDS = {run = true, doctor = true, inspect = true, help = true, ops = true}
+  local SUBCOMMANDS = {
+    run = true, doctor = true, inspect = true, chat = true, serve = true, quantize = true, help = true, ops = true,
+  }
   local help_texts = {}
 
   -- Returns what --help prints; for a developer's tool, which may take no --help, the comment at its head.

@@ -46,6 +46,6 @@ async.async = class.returned(Executor.Future, function(f, ...)
   return executor:submit("async", f, {...}, select("#", ...), is_module)
 end)
 
-async.poll = Executor.poll
+async.poll, async.send_part = Executor.poll, Executor.send_part
 
 return async

@@ -179,6 +179,26 @@ function host.run_named(m, input_names, output_names, ...)
   return unlisted(chosen)
 end
 
+-- ---- conversations
+
+local function decoded(name, json)
+  local value = with_status(ARGUMENT, core.json_decode, json or "", false)
+  return is_plain(value) and value or fail(ARGUMENT, "%s must be a JSON object, got %s", name, describe(value))
+end
+
+function host.chat(_, path, json)
+  return with_status(FILE, load_module "luminary.models.chat", path, json and decoded("options", json))
+end
+
+function host.say(chat, message, write)
+  with_status(ARGUMENT, chat.say, chat, message, {
+    on_text = write and function(piece) return write((piece:gsub("%z", "\239\191\189"))) end, -- a C string has no NUL
+  })
+end
+
+function host.add(chat, json) chat:add(decoded("message", json)) end
+function host.reset(chat) chat:reset() end
+
 -- ---- weights
 
 function host.tensor(m, name)

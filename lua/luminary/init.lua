@@ -163,8 +163,8 @@ local later = {
   GradScaler = {"amp.grad_scaler"}, quantize = {"nn.int8", "quantize"}, summary = {"watch.summary"},
   profile = {"profile"}, memory_snapshot = {"profile.memory_snapshot"}, graph = {"profile.graph"},
   compile = {"cuda.compile", "compile"}, prepare = {"prepare", "prepare"}, async = {"async", "async"},
-  set_async = {"async", "set_async"}, poll = {"async", "poll"}, linear_sum_assignment = {"tensor.assignment"},
-  chat = {"models.chat"},
+  set_async = {"async", "set_async"}, poll = {"async", "poll"}, send_part = {"async", "send_part"},
+  linear_sum_assignment = {"tensor.assignment"}, chat = {"models.chat"},
 }
 for name in ([[
   nn optim data mp autograd watch cuda backends amp models vision text linalg distributions func paths fft metrics

@@ -10,14 +10,15 @@ local fail = options.fail
 
 local checkpoint = {}
 
---- lm.save(path, value): Saves a tensor, or a table of tensors, numbers, strings, booleans and tables, to a file.
-function checkpoint.save(path, value)
+--- lm.save(path, value [, {kind, tokenizer}]): Saves a tensor, or a table of tensors, numbers, strings,
+--- booleans and tables, to a file; a language model as a .gguf.
+function checkpoint.save(path, value, opts)
   if type(path) ~= "string" then
     if type(value) == "string" then fail("save: pass the path first: lm.save(path, value)") end
     options.must_be("save", "path", "a string", path)
   end
   if value == nil then fail("save: value is required: lm.save(path, value)") end
-  formats.save(path, value)
+  formats.save(path, value, options.check("save", opts, "{kind: string, tokenizer}"))
 end
 
 local function warn_of_lacking(path, value, lacking)

@@ -118,7 +118,7 @@ page("nn-transformer", "nn: transformer layers", {"", [[
     nn. MultiheadAttention Transformer TransformerEncoder TransformerEncoderLayer TransformerDecoder
     TransformerDecoderLayer MixtureOfExperts KVCache RotaryPositionalEmbeddings SinusoidalPositions]]})
 page("nn-linear", "nn: linear, dropout, embedding and other layers",
-  {"Linear", "nn. Linear Bilinear LazyLinear Identity Int8Linear BlockLinear BlockEmbedding"},
+  {"Linear", "nn. Linear Bilinear LazyLinear Identity Int8Linear BlockLinear BlockEmbedding LoRALinear"},
   {"Dropout", "nn. Dropout Dropout1d Dropout2d Dropout3d AlphaDropout FeatureAlphaDropout"},
   {"Embedding", "nn. Embedding EmbeddingBag"}, {"Distance", "nn. CosineSimilarity PairwiseDistance"},
   {"Vision", [[
@@ -231,7 +231,7 @@ page("watch", "lm.watch", {"", "lm.watch lm.watch.* lm.watch.progress lm.watch.p
 part "Several devices and processes"
 page("distributed", "dist: process groups", {"", "dist dist.* dist.ReduceOp dist.ReduceOp.*"})
 page("multiprocessing", "lm.mp: processes", {"", "lm.mp lm.mp.* lm.mp.Event.*"})
-page("async", "lm.async, lm.serve: results without waiting", {"", "lm. async set_async poll"},
+page("async", "lm.async, lm.serve: results without waiting", {"", "lm. async send_part set_async poll"},
   {"lm.serve", "lm.serve lm.serve.* lm.serve.nginx.* lm.serve.neovim.*"})
 page("cuda", "lm.cuda: devices, streams, graphs", {"", "lm.cuda lm.cuda.*"},
   {"lm.cuda.comm", "lm.cuda.comm lm.cuda.comm.*"},

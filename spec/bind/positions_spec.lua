@@ -34,6 +34,7 @@ local exceptions = {
   ["lm.cuda.graph"] = "a function that captures f, where PyTorch has a context manager",
   ["lm.poisson"] = "the generator is by name in all ops that draw",
   ["lm.load"] = "reads other files by other options",
+  ["lm.save"] = "writes GGUF files by options",
   ["Module:to"] = "takes devices, dtypes and tensors in any order",
   ["optim.Optimizer"] = "a class of one's own has its options by name, in its spec",
 }

@@ -1,6 +1,7 @@
 -- luminary.h: programs in C and C++ that an installation is enough for, what its functions return, and what is
 -- documented.
 local lm = require "luminary"
+local small = require "spec.support.small_chat"
 local temp = require "spec.support.temp"
 
 local build = assert(package.searchpath("luminary.core", package.cpath)):match "^(.*)/lib/luminary/core%.so$"
@@ -137,6 +138,8 @@ return {
     write("functions.lua", (temp.read(folder .. "/functions.lua"):gsub("FIFO", folder .. "/fifo")))
     run("mkfifo %s/fifo", folder)
     for i = 1, 2 do write(("number_%d.lua"):format(i), ("return function() return %d end"):format(i)) end
+    run("mkdir %s/chat", folder)
+    small.write(folder .. "/chat")
     write("cut.lua", "local lm = require 'luminary'\nreturn lm.nn.Linear(")
     write("number.lua", "return 7")
     write("bytecode.lua", string.dump(function() return 1 end))
@@ -294,6 +297,18 @@ return {
     local ok, problem = temp.run(folder, QUIET .. ("%s %smodel.lua %s/cut.safetensors"):format(infer, HOSTS, folder))
     assert.is_false(ok)
     assert.matches("thread 1: LUM_E_FILE: '.-cut.safetensors': ", problem)
+  end)
+
+  it("examples/hosts/c/chat answers each line, as lm.chat does", function()
+    local chat, model = compile(HOSTS .. "chat.c", "talk"), folder .. "/chat"
+    local talk = lm.chat(model, {temperature = 0, max_new_tokens = 8})
+    local want = talk:say "Hello" .. "\n" .. talk:say "And?" .. "\n"
+    for _, path in ipairs {model, model .. ".gguf"} do
+      assert.equal(want, run([[printf 'Hello\nAnd?\n' | %s %s '{"temperature": 0, "max_new_tokens": 8}']], chat, path))
+    end
+    local ok, problem = temp.run(folder, QUIET .. ("%s %s/none.gguf"):format(chat, folder))
+    assert.is_false(ok)
+    assert.matches("^LUM_E_FILE: .*none.gguf': No such file or directory", problem)
   end)
 
   it("examples/hosts/c/train learns, and saves what Lua loads", function()

@@ -782,6 +782,53 @@ describe("luminary explain", function()
   end)
 end)
 
+describe("luminary quantize", function()
+  it("writes a GGUF file of a folder, and of a GGUF file, with its tokenizer", function()
+    local from = temp.folder()
+    local sizes = {vocab_size = 331, hidden_size = 256, intermediate_size = 256, num_hidden_layers = 1,
+      num_attention_heads = 2, max_position_embeddings = 32}
+    local net = lm.models.llama(sizes):to "bfloat16"
+    sizes.model_type = "llama"
+    temp.write(from .. "/config.json", require "luminary.base.json_encode"(sizes))
+    lm.save(from .. "/model.safetensors", net:state_dict())
+    local ok, text, code = luminary(("quantize %s %s/x.gguf"):format(from, folder))
+    assert.same({false, 1}, {ok, code})
+    assert.matches("^luminary quantize: '.*' has neither tokenizer.json.*; %-%-no%-tokenizer writes none\n", text)
+    ok, text = luminary(("quantize %s %s/x.gguf --no-tokenizer"):format(from, folder))
+    assert(ok, text)
+    assert.matches("x.gguf: q4_k_m, [%d.]+ kB\n$", text)
+    local file = lm.load(folder .. "/x.gguf", {keep_blocks = true})
+    assert.equal("q4_k", file.tensors["blk.0.attn_q.weight"].kind)
+    local assigned = lm.models.llama {weights = from, assign = true}
+    assert.equal("bfloat16", assigned.lm_head.weight.dtype)
+    assert.is_true(assigned.lm_head.weight:equal(net.lm_head.weight))
+    temp.write(from .. "/tokenizer.json", lm.core.json_decode(temp.read "spec/golden/tokenizers.json", false).gpt2.file)
+    assert(luminary(("quantize %s %s/y.gguf --kind bfloat16"):format(from, folder)))
+    ok, text = luminary(("quantize --kind=q8_0 %s/y.gguf %s/x.gguf"):format(folder, folder))
+    assert(ok, text)
+    file = lm.load(folder .. "/x.gguf", {keep_blocks = true})
+    assert.equal("q8_0", file.tensors["blk.0.attn_q.weight"].kind)
+    assert.equal("gpt-2", file.metadata["tokenizer.ggml.pre"])
+    assert.equal(331, #file.metadata["tokenizer.ggml.tokens"])
+    temp.remove(from)
+  end)
+
+  it("says what is wrong, and leaves no file", function()
+    for arguments, message in pairs {
+      ["a"] = "expected two paths, FROM and OUT.gguf, got 1", ["a b"] = "OUT must end in .gguf, got 'b'",
+      ["a b.gguf --kid q8_0"] = "did you mean '--kind'?",
+      ["a b.gguf --kind q8"] = "kind must be one of 'q4_k_m',", ["nothing b.gguf"] = "cannot open 'nothing'",
+      ["spec b.gguf"] = "cannot open 'spec/config.json'",
+    } do
+      local ok, text = luminary("quantize " .. arguments)
+      assert.is_false(ok)
+      assert.matches("^luminary quantize: .*" .. message:gsub("%p", "%%%0"), text)
+    end
+    assert.is_nil(io.open "b.gguf")
+    assert.matches("^usage: luminary quantize", select(2, luminary "quantize --help"))
+  end)
+end)
+
 describe("luminary inspect", function()
   local function inspected(value, name, flags)
     lm.save(folder .. "/" .. name, value)

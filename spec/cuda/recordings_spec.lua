@@ -147,6 +147,19 @@ describe("recordings on a GPU", function()
     end
   ]])
 
+  script("generate continues from past_key_values that replays have written", [[
+    local net = lm.models.llama({vocab_size = 97, hidden_size = 32, intermediate_size = 64, num_hidden_layers = 2,
+      num_attention_heads = 4, num_key_value_heads = 2, max_position_embeddings = 200}):eval():cuda()
+    local past, ids = {}, lm.randint(1, 98, {1, 7}):cuda()
+    for i, kept in ipairs {30, 10, 30} do
+      local replays = calls "cudaGraphLaunch"
+      local got = net:generate(ids, {max_new_tokens = 30, past_key_values = past})
+      assert(calls "cudaGraphLaunch" > replays and past.known == got.shape[2] - 1)
+      assert(got:equal(net:generate(ids, {max_new_tokens = 30})), "call " .. i)
+      ids = lm.cat({got:narrow(2, 1, kept), lm.randint(1, 98, {1, 3}):cuda()}, 2)
+    end
+  ]])
+
   script("generate tokens by calls where modules have hooks, and where rates depend on the length", [[
     local sizes = {vocab_size = 97, hidden_size = 32, intermediate_size = 64, num_hidden_layers = 1,
       num_attention_heads = 4, max_position_embeddings = 16}

@@ -15,7 +15,8 @@ describe("examples #unsanitized", function()
 
   it("are there", function()
     assert.same({
-      "examples/cartpole.lua", "examples/pictures.lua", "examples/ppo_learner.lua", "examples/sentences.lua",
+      "examples/cartpole.lua", "examples/pictures.lua", "examples/ppo_learner.lua", "examples/random_model.lua",
+      "examples/sentences.lua",
     }, libraries)
     assert.is_true(#programs >= 9)
   end)
@@ -51,8 +52,9 @@ describe("examples #unsanitized", function()
     temp.execute("mkdir -p " .. folder .. "/empty")
     temp.write(folder .. "/empty/config.json", '{"model_type": "gpt2"}')
     for command, pattern in pairs {
-      ["chat.lua --model DIR"] = "^chat.lua: %-%-model: Tokenizer: .* has neither tokenizer.json",
-      ["chat.lua --model nowhere"] = "^chat.lua: %-%-model: 'nowhere' is no folder",
+      ["chat.lua --lessons DIR/none"] = "^chat.lua: %-%-lessons: .*none: No such file or directory\n",
+      ["chat.lua --lessons DIR/config.json"] = "^chat.lua: %-%-lessons: .*config.json' has no message and answer\n",
+      ["chat.lua --save /dev/null/x"] = "^chat.lua: %-%-save: .*Not a directory\n",
       ["bert_classify.lua --weights DIR --classify x"] = "^bert_classify.lua: %-%-weights: Tokenizer: .*neither",
       ["bert_classify.lua --data DIR"] = "^bert_classify.lua: %-%-data: '.*' is a folder",
       ["bert_classify.lua --save /dev/null/x"] = "^bert_classify.lua: %-%-save: ",
@@ -69,12 +71,17 @@ describe("examples #unsanitized", function()
       assert.equal(2, code, command)
       assert.matches("^[^\n]*\n[^\n]*%-%-help lists the options\n$", text)
     end
-    temp.write(folder .. "/empty/tokenizer.json",
-      '{"model": {"type": "WordLevel", "unk_token": "?", "vocab": {"?": 0}}}')
-    local _, text = temp.run(folder, "luajit examples/chat.lua --model " .. folder .. "/empty")
-    assert.matches("^chat.lua: %-%-model: llama: .*/config.json' has model_type 'gpt2', expected 'gemma' or "
-      .. "'gemma2' or 'gemma3' or 'gemma3_text' or 'llama' or 'mistral' or 'olmoe' or 'phi3' or 'qwen2' or 'qwen3' or "
-      .. "'qwen3_moe' or 'smollm3'\n", text)
+  end)
+
+  it("chat.lua saves a model that luminary chat talks with", function()
+    temp.write(folder .. "/lessons", "hi\nHi! Who?\nme\nAh.\n")
+    local ok, text = temp.run(folder, ("echo hi | luajit examples/chat.lua --lessons %s/lessons --steps 80 "
+      .. "--save %s/talks"):format(folder, folder))
+    assert(ok, text)
+    assert.matches("> Hi! Who?\n", text, 1, true)
+    ok, text = temp.run(folder, ("printf 'hi\\nme\\n' | bin/luminary chat --temperature 0 %s/talks"):format(folder))
+    assert(ok, text)
+    assert.equal("Hi! Who?\nAh.\n", text)
   end)
 
   it("train by several ranks as by one, and continue from a checkpoint in the same bytes", function()
@@ -154,48 +161,6 @@ describe("examples #unsanitized", function()
       .. "--steps 60 --lr 0.1 --sample 6 --temperature 0 --text " .. path)
     assert(ok, text)
     assert.matches("\nbcabca\n$", text)
-  end)
-
-  it("draw as the folder's generation_config.json says, unless they are told otherwise", function()
-    local words, config = {}, {
-      vocab_size = 40, hidden_size = 8, intermediate_size = 8, num_hidden_layers = 1, num_attention_heads = 2,
-      num_key_value_heads = 2, max_position_embeddings = 64,
-    }
-    for i = 0, 39 do words[i + 1] = ('"w%d": %d'):format(i, i) end
-    lm.manual_seed(1)
-    temp.execute("mkdir -p " .. folder .. "/chat")
-    lm.save(folder .. "/chat/model.safetensors", lm.models.llama(config):state_dict())
-    config.model_type = "llama"
-    temp.write(folder .. "/chat/config.json", require("luminary.base.json_encode")(config))
-    temp.write(folder .. "/chat/tokenizer.json", ('{"pre_tokenizer": {"type": "Whitespace"}, "model": '
-      .. '{"type": "WordLevel", "unk_token": "w0", "vocab": {%s}}}'):format(table.concat(words, ", ")))
-    local function answers(says, given) -- returns whether two seeds answer the same
-      if says then temp.write(folder .. "/chat/generation_config.json", says) end
-      local list = {}
-      for seed = 1, 2 do
-        local ok, text = temp.run(folder, ("echo w3 w4 | luajit examples/chat.lua --model %s/chat --max-tokens 24 "
-          .. "--device cpu --seed %d %s"):format(folder, seed, given or ""))
-        assert(ok, text)
-        assert.matches("^> w%d+ .*w%d", text)
-        list[seed] = text
-      end
-      return list[1] == list[2], list[1]
-    end
-    assert.is_false((answers()))
-    assert.is_true((answers '{"do_sample": true, "top_k": 1, "temperature": 9}'))
-    assert.is_false((answers(nil, "--top-k 0")))
-    assert.is_true((answers '{"do_sample": true, "top_p": 0, "temperature": 9}'))
-    assert.is_true((answers '{"do_sample": true, "temperature": 1e-9, "num_beams": 4}'))
-    assert.is_false((answers(nil, "--temperature 1")))
-    local _, before = answers '{"do_sample": false}'
-    local same, after = answers '{"repetition_penalty": 1e9, "do_sample": false}'
-    assert.is_true(same and before ~= after)
-    local seen = {}
-    for word in after:gmatch "w%d+" do
-      assert.is_nil(seen[word], after)
-      seen[word] = true
-    end
-    assert.equal(before, select(2, answers(nil, "--repetition-penalty 1")))
   end)
 
   it("fail their selftest where they do not learn", function()

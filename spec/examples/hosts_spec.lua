@@ -1,6 +1,8 @@
 -- examples/hosts: each example runs in its host, where that is installed.
 local lm = require "luminary"
+local small = require "spec.support.small_chat"
 local temp = require "spec.support.temp"
+local within = require("spec.support.time").within
 
 local HOSTS = "examples/hosts/"
 
@@ -40,8 +42,8 @@ describe("examples/hosts/c", function()
 end)
 
 describe("examples/hosts/neovim", function()
-  -- Runs a program in Neovim with an editor's buffer and the example as `complete`; returns what it passed to finish().
-  local function in_neovim(program)
+  -- Runs a program in Neovim with an editor's buffer and an example as `complete`; returns what it passed to finish().
+  local function in_neovim(program, example)
     temp.write(folder .. "/try.lua", ([[
       package.path, package.cpath = os.getenv "LUA_PATH", os.getenv "LUA_CPATH"
       local seen = %q
@@ -60,7 +62,7 @@ describe("examples/hosts/neovim", function()
       vim.api.nvim_buf_set_lines(0, 0, -1, false, {line, line, line, line, ""})
       vim.api.nvim_win_set_cursor(0, {5, 0})
       complete = dofile(%q)
-    ]]):format(folder .. "/seen", HOSTS .. "neovim/luminary_complete.lua") .. program)
+    ]]):format(folder .. "/seen", HOSTS .. "neovim/" .. (example or "luminary_complete") .. ".lua") .. program)
     run(("nvim --headless -u NONE -i NONE -n -c 'luafile %s/try.lua'"):format(folder))
     return temp.read(folder .. "/seen")
   end
@@ -108,23 +110,82 @@ describe("examples/hosts/neovim", function()
     assert.equal("canceled:saved:the catx", in_neovim(program))
     assert.equal(64, lm.load(file)["model.embed_tokens.weight"].shape[2])
   end)
+
+  it("shows a language model's text, takes it by Tab and cancels by typing, in 2 ms of the loop's time #lua", function()
+    if not has "nvim" then return pending "no Neovim (on Debian: neovim)" end
+    run(("mkdir -p %s/model"):format(folder))
+    small.write(folder .. "/model", 400)
+    local o = {max_new_tokens = 8, temperature = 0}
+    local before = ("the cat sat on the mat\n"):rep(4) .. "ab"
+    local text = lm.async(lm.chat.answer, folder .. "/model", before, o):get()
+    local after = lm.async(lm.chat.answer, folder .. "/model", before .. "c", o):get()
+    lm.set_async {}
+    local least = math.huge -- the least of three runs: a busy machine slows a thread in its own time, too
+    for _ = 1, 3 do
+      local seen = in_neovim(([[
+        local ffi = require "ffi"
+        ffi.cdef "typedef struct { long s, ns; } spec_time; int clock_gettime(int, spec_time *);"
+        local time, THREAD = ffi.new "spec_time", 3
+        local function computed()
+          ffi.C.clock_gettime(THREAD, time)
+          return tonumber(time.s) * 1e3 + tonumber(time.ns) / 1e6
+        end
+        local last, most = nil, 0
+        vim.loop.new_timer():start(1, 1, function()
+          local now = computed()
+          most, last = math.max(most, now - (last or now)), now
+        end)
+        local function line() return vim.api.nvim_get_current_line() end
+        local shown = {}
+        vim.api.nvim_input "i<Tab><BS>" -- before the model is there
+        complete.setup {model = %q, options = {max_new_tokens = 8, temperature = 0}, ready = function()
+          most = 0
+          vim.api.nvim_input "ab"
+          local text, after = %q, %q
+          when(function() return complete.shown() == text end, function()
+            vim.api.nvim_input "c"
+            when(function() return line() == "abc" and complete.shown() ~= text end, function()
+              when(function() return complete.shown() == after end, function()
+                vim.api.nvim_input "<Tab>"
+                when(function() return #line() > 3 end, function()
+                  finish(most, line() == "abc" .. after, complete.shown())
+                end)
+              end)
+            end)
+          end)
+        end}
+      ]]):format(folder .. "/model.gguf", text, after), "luminary_ghost")
+      assert.matches("^%S+:true:nil$", seen)
+      least = math.min(least, tonumber(seen:match "^[^:]+"))
+    end
+    assert.is_true(least < 2, least .. " ms")
+  end)
+
+  it("names what keeps a model from being loaded #lua", function()
+    if not has "nvim" then return pending "no Neovim (on Debian: neovim)" end
+    assert.matches("luminary: .*none.gguf': No such file or directory", in_neovim([[
+      vim.notify = finish
+      complete.setup {model = "none.gguf"}
+    ]], "luminary_ghost"))
+  end)
 end)
 
-describe("examples/hosts/love", function()
-  -- Returns how to run LÖVE without a screen, or nil.
-  local function love_command()
-    for _, way in ipairs {"SDL_VIDEODRIVER=offscreen love", "xvfb-run -a love"} do
-      local ok = temp.run(folder, ("%s %s/empty"):format(way, folder))
-      if ok then return way end
-    end
+-- Returns how to run LÖVE without a screen, or nil and why it does not run.
+local function love_command()
+  if not has "love" then return nil, "no LÖVE (on Debian: love)" end
+  temp.execute(("mkdir -p %s/empty"):format(folder))
+  temp.write(folder .. "/empty/main.lua", "function love.draw() love.event.quit() end")
+  for _, way in ipairs {"SDL_VIDEODRIVER=offscreen love", "xvfb-run -a love"} do
+    local ok = temp.run(folder, ("%s %s/empty"):format(way, folder))
+    if ok then return way end
   end
+  return nil, "no OpenGL without a screen (on Debian: libegl1 libgl1-mesa-dri, or xvfb)"
+end
 
+describe("examples/hosts/love", function()
   it("plays and learns meanwhile, and ends while it learns #unsanitized", function()
-    if not has "love" then return pending "no LÖVE (on Debian: love)" end
-    temp.execute(("mkdir %s/empty"):format(folder))
-    temp.write(folder .. "/empty/main.lua", "function love.draw() love.event.quit() end")
-    local love = love_command()
-    if not love then return pending "no OpenGL without a screen (on Debian: libegl1 libgl1-mesa-dri, or xvfb)" end
+    local love, why = love_command()
+    if not love then return pending(why) end
     local agent = folder .. "/agent.safetensors"
     local function play(rounds)
       local text = run(("env %s %slove --rounds %d %s"):format(love, HOSTS, rounds, agent))
@@ -141,6 +202,23 @@ describe("examples/hosts/love", function()
     local next_first, _, next_weights = play(1) -- continues from the file
     assert.is_true(next_first == 0 or next_first > first, ("%g, then %g"):format(first, next_first))
     assert.is_false(weights["actor.0.weight"]:equal(next_weights["actor.0.weight"]))
+  end)
+end)
+
+describe("examples/hosts/love/character", function()
+  it("answers while frames go on, and says what is wrong #unsanitized", function()
+    local love, why = love_command()
+    if not love then return pending(why) end
+    run(("mkdir -p %s/model"):format(folder))
+    small.write(folder .. "/model", 400)
+    local text = run(("env %s %slove/character %s/model.gguf --say Hello"):format(love, HOSTS, folder))
+    local frames, poll = text:match "\n(%d+) frames while it answered, .* lm.poll ([%d.]+) ms at most"
+    assert.is_true(tonumber(frames) > 0, text)
+    within(tonumber(poll) / 1e3, 0.002, text)
+    local ok
+    ok, text = temp.run(folder, ("env %s %slove/character none.gguf --say Hello"):format(love, HOSTS))
+    assert.is_false(ok)
+    assert.matches("cannot open 'none.gguf'", text, 1, true)
   end)
 end)
 
@@ -275,6 +353,57 @@ describe("examples/hosts/nginx", function()
       assert.matches('path="classify",status="504"} 1\n', get "/metrics")
     end)
     if log then assert.no.matches("%.lua:%d+:", log) end
+  end)
+end)
+
+describe("examples/hosts/nginx/openai.conf", function()
+  it("answers requests of OpenAI's API, also while it reloads, and ends answers of clients that leave #lua", function()
+    local modules = temp.output_of "ls /usr/lib/nginx/modules/ngx_http_lua_module.so"
+    if not has "nginx" or modules == "" then
+      return pending "no nginx with its Lua module (on Debian: nginx-light libnginx-mod-http-lua)"
+    end
+    local server, model, port = folder .. "/openai", folder .. "/model", 8918
+    run(("sh -c 'rm -rf %s %s && mkdir -p %s/run %s'"):format(server, model, server, model))
+    run(("luajit examples/random_model.lua %s"):format(model))
+    local text = temp.read(HOSTS .. "nginx/openai.conf"):gsub("8080", port)
+    temp.write(server .. "/openai.conf", (temp.output_of "id -u" == "0" and "user root;\n" or "") .. text)
+    local nginx = ("env MODEL=%s nginx -p %s -c openai.conf"):format(model, server)
+    run(nginx)
+    local function ask(path, options)
+      return temp.output_of(("curl -s -m 30 %s 'http://127.0.0.1:%d%s'"):format(options or "", port, path))
+    end
+    local function body(more) return ([[-d '{"model": "model", "prompt": "a", "temperature": 0%s}']]):format(more) end
+    local ok, problem = pcall(function()
+      run(("curl -s --retry 9 --retry-connrefused --retry-delay 1 http://127.0.0.1:%d/health"):format(port))
+      local want = ask("/v1/completions", body ', "max_tokens": 40'):match '"text":"(.-)"}'
+      local stream = ask("/v1/completions", "-N " .. body ', "max_tokens": 40, "stream": true')
+      local parts = {}
+      for part in stream:gmatch '"text":"(.-)"}' do parts[#parts + 1] = part end
+      assert.equal(want, table.concat(parts))
+      assert.matches("data: %[DONE%]$", stream)
+      assert.matches('"code":"model_not_found"', ask("/v1/completions", [[-d '{"model": "x"}']]))
+      temp.write(folder .. "/large", ("x"):rep(2 ^ 21))
+      local large = ("-w ' %%{http_code}' --data-binary @%s/large"):format(folder)
+      assert.matches('^{"error":.* 413$', ask("/v1/completions", large))
+      temp.output_of(("curl -s -m 0.2 %s http://127.0.0.1:%d/v1/completions"):format(
+        body ', "max_tokens": 450, "stream": true', port))
+      local open
+      for _ = 1, 50 do
+        open = ask "/metrics":match "\nluminary_conversations_open (%d+)"
+        if open == "0" then break end
+        temp.execute "sleep 0.1"
+      end
+      assert.equal("0", open)
+      temp.execute(("curl -s -m 30 -N %s http://127.0.0.1:%d/v1/completions >%s/during & sleep 0.2; %s -s reload; wait")
+        :format(body ', "max_tokens": 300, "stream": true', port, folder, nginx))
+      assert.matches("data: %[DONE%]%s*$", temp.read(folder .. "/during"))
+      assert.equal(want, ask("/v1/completions", "--retry 5 " .. body ', "max_tokens": 40'):match '"text":"(.-)"}')
+    end)
+    run(nginx .. " -s quit")
+    run(("sh -c 'while [ -e %s/run/nginx.pid ]; do sleep 0.1; done'"):format(server))
+    local log = temp.read(server .. "/run/error.log")
+    assert(ok, tostring(problem) .. "\n" .. log)
+    assert.no.matches("%.lua:%d+:", log)
   end)
 end)
 

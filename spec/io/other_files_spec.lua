@@ -969,7 +969,7 @@ describe("lm.save", function()
       assert.same({ 0, 1, 2 }, (name == "x.npy" and value or value.t):totable())
     end
     for ending, remedy in pairs {
-      t7 = "; the rock luminary-torch7 writes it", T7 = "writes it", gguf = "convert_hf_to_gguf.py", h5 = "",
+      t7 = "; the rock luminary-torch7 writes it", T7 = "writes it", h5 = "",
       onnx = "", pkl = "", json = "", csv = "", zip = "", gz = "",
     } do
       local path = folder .. "/refused." .. ending

@@ -1,33 +1,17 @@
 -- Tests lm.chat: conversations with a model in the shape of LLaMA with random weights, from a net and from a folder.
 local json_encode = require "luminary.base.json_encode"
 local lm = require "luminary"
+local small = require "spec.support.small_chat"
 local temp = require "spec.support.temp"
 
 local folder = temp.during(setup, teardown)
-local TEMPLATE = "{% for m in messages %}<|im_start|>{{ m.role }} {{ m.content }}<|im_end|>{% endfor %}"
-  .. "{% if add_generation_prompt %}<|im_start|>{% endif %}"
-
+local TEMPLATE, make_net = small.TEMPLATE, small.net
 local tokenizer
-local function make_net(positions)
-  lm.manual_seed(2)
-  local net = lm.models.llama {vocab_size = 260, hidden_size = 16, intermediate_size = 24, num_hidden_layers = 1,
-    num_attention_heads = 2, max_position_embeddings = positions or 128}
-  return net:eval()
-end
 
 setup(function()
-  local vocab, added = {}, {}
-  for byte, letter in pairs(require("luminary.text.model_files").letters) do vocab[letter] = byte:byte() end
-  for i, token in ipairs {"<|im_start|>", "<|im_end|>"} do
-    vocab[token] = 255 + i
-    added[i] = {id = 255 + i, content = token, special = true}
-  end
-  temp.write(folder .. "/tokenizer.json", (json_encode {
-    model = {type = "BPE", vocab = vocab, merges = {}}, decoder = {type = "ByteLevel"}, added_tokens = added,
-    pre_tokenizer = {type = "ByteLevel", add_prefix_space = false},
-  }:gsub('"merges":{}', '"merges":[]')))
-  temp.write(folder .. "/tokenizer_config.json", json_encode {chat_template = TEMPLATE})
-  tokenizer = lm.text.Tokenizer(folder)
+  temp.execute("mkdir " .. folder .. "/model")
+  small.write(folder .. "/model")
+  tokenizer = lm.text.Tokenizer(folder .. "/model")
 end)
 
 describe("lm.chat", function()
@@ -70,6 +54,84 @@ describe("lm.chat", function()
     assert.is_truthy(why:find("more than the model's 100 positions", 1, true), why)
   end)
 
+  it("computes only the tokens that earlier answers did not", function()
+    for _, dtype in ipairs {"float32", "bfloat16"} do
+      local count = 0
+      local chat = lm.chat(make_net():to(dtype), {tokenizer = tokenizer, max_new_tokens = 3, eos_token_id = false,
+        constraint = {regex = "[a-z]+"}})
+      chat.net:register_forward_pre_hook(function(_, arguments) count = count + arguments[1]:numel() end)
+      local function computed(message)
+        count = 0
+        return chat:say(message), count
+      end
+      local message = ("Hello there. "):rep(3)
+      local _, first = computed(message)
+      assert.equal(#"?user ??" + #message + 2, first) -- the last token of an answer is not computed
+      local answer, second = computed "And?"
+      assert.near(#"assistant abc??user And???" + 2, second, 1) -- one less if the answer begins with "a"
+      local messages = {unpack(chat.messages, 1, 3)}
+      chat.past = {}
+      chat.messages = messages
+      assert.equal(answer, (chat:say()))
+      chat:reset() -- another beginning
+      _, first = computed "hello there."
+      assert.equal(#"hello there.??" + 2, first)
+      _, first = computed(("x"):rep(90)) -- more than the room of the cache
+      assert.is_true(first > 90)
+    end
+  end)
+
+  it("uses the positions of `context`", function()
+    local chat = lm.chat(make_net(), {tokenizer = tokenizer, context = 40, constraint = {regex = "a{4}"}})
+    assert.equal(20, chat.options.max_new_tokens)
+    chat:say("turn 1", {max_new_tokens = 4})
+    chat:say("turn 2", {max_new_tokens = 4})
+    assert.equal(2, #chat.messages)
+    assert.equal("turn 2", chat.messages[1].content)
+  end)
+
+  it("answers on a worker thread, which keeps the model and what it computed", function()
+    local path, o = folder .. "/model", {max_new_tokens = 6, system = "ignored"}
+    local messages = {{role = "system", content = "S"}, {role = "user", content = "Hello"}}
+    local chat = lm.chat(path .. ".gguf", {max_new_tokens = 6, system = "S"})
+    local want, pieces = chat:say "Hello", {}
+    for _, ending in ipairs {"", ".gguf", ""} do
+      local future = lm.async(lm.chat.answer, path .. ending, messages, o):on_part(function(piece)
+        pieces[#pieces + 1] = piece
+      end)
+      assert.equal(want, (future:get()))
+      assert.equal(want, table.concat(pieces))
+      pieces = {}
+    end
+    assert.equal(2, #messages)
+    local ids = tokenizer("Once up").input_ids
+    local all = chat.net:generate(ids, {max_new_tokens = 6})[1]:tolist()
+    local text = tokenizer:decode(lm.tensor(all, {dtype = "int64"}):narrow(1, ids.shape[2] + 1, 6))
+    assert.equal(text, (lm.async(lm.chat.answer, path, "Once up", o):get()))
+    assert.is_string(lm.async(lm.chat.answer, path, ("x"):rep(500), o):get()) -- its last tokens
+    local n = 0
+    local future = lm.async(lm.chat.answer, path, "Once up", {max_new_tokens = 100}):on_part(function()
+      n = n + 1
+      return n < 3
+    end)
+    assert.is_true(#future:get() < 60)
+    local answer, calls = lm.async(lm.chat.answer, path, messages, {max_new_tokens = 60, tools = {{name = "f"}},
+      constraint = {regex = '\\{"name": "f"\\}'}}):get()
+    assert.equal('{"name": "f"}', answer)
+    assert.equal("f", calls[1]["function"].name)
+    for problem, arguments in pairs {
+      ["cannot open 'none.gguf'"] = {"none.gguf", "x"}, ["messages must be a table, got 3"] = {path, 3},
+      ["unknown option 'temp'"] = {path, "x", {temp = 1}}, ["options must be a table, got 3"] = {path, "x", 3},
+      ["there is no message"] = {path, {}},
+    } do
+      local ok, why = pcall(function() return lm.async(lm.chat.answer, unpack(arguments)):get() end)
+      assert.is_false(ok)
+      assert.matches(problem, why, 1, true)
+    end
+    assert.equal(want, (lm.async(lm.chat.answer, path, messages, o):get()))
+    lm.set_async {}
+  end)
+
   it("reads calls of tools", function()
     local parse = lm.chat.tool_calls
     local function names(answer)
@@ -102,7 +164,7 @@ describe("lm.chat", function()
     for pattern, case in pairs {
       ["cannot open 'nowhere'"] = {"nowhere"}, ["source must be a path"] = {3}, ["requires {tokenizer"] = {make_net()},
       ["options must be a table"] = {make_net(), 1}, ["system"] = {make_net(), {tokenizer = tokenizer, system = 1}},
-      ["{base = 0}"] = {make_net(), {tokenizer = lm.text.Tokenizer(folder, {base = 0})}},
+      ["{base = 0}"] = {make_net(), {tokenizer = lm.text.Tokenizer(folder .. "/model", {base = 0})}},
     } do
       local ok, why = pcall(lm.chat, case[1], case[2])
       assert.is_false(ok)
@@ -118,14 +180,10 @@ describe("lm.chat", function()
     end
   end)
 
-  it("loads a folder", function()
-    local net = make_net()
-    lm.save(folder .. "/model.safetensors", net:state_dict())
-    temp.write(folder .. "/config.json", json_encode {
-      model_type = "llama", vocab_size = 260, hidden_size = 16, intermediate_size = 24, num_hidden_layers = 1,
-      num_attention_heads = 2, max_position_embeddings = 128, eos_token_id = 257,
-    })
-    local a = lm.chat(folder, {max_new_tokens = 6}):say "Hello"
-    assert.equal(lm.chat(net, {tokenizer = tokenizer, max_new_tokens = 6}):say "Hello", a)
+  it("loads a folder and a GGUF file", function()
+    local a = lm.chat(make_net(), {tokenizer = tokenizer, max_new_tokens = 6}):say "Hello"
+    for _, ending in ipairs {"", ".gguf"} do
+      assert.equal(a, lm.chat(folder .. "/model" .. ending, {max_new_tokens = 6}):say "Hello")
+    end
   end)
 end)

@@ -129,6 +129,19 @@ describe("a folder of", function()
         assert.same(row.greedy, net:generate(ids_of(row), {max_new_tokens = 100}):totable())
       end)
     end
+    if row.gguf then
+      it(name .. " is written as llama.cpp's converter writes it", function()
+        local file, path = gguf_of(name), folder .. "/written.gguf"
+        lm.save(path, models.llama {weights = saved(name)})
+        local back = lm.load(path)
+        for key, value in pairs(file.metadata) do
+          local mine = back.metadata[key]
+          assert.is_true(mine == value or value == 0 or math.abs(mine - value) < 1e-6 * math.abs(value), key)
+        end
+        for key, t in pairs(back.tensors) do near(assert(file.tensors[key], key), t, 1e-6) end
+        for key in pairs(file.tensors) do assert.is_not_nil(back.tensors[key], key) end
+      end)
+    end
     if row.greedy and not name:find "^gpt2" then
       it(name .. " computes halves, and compiles", function()
         local folder_of = saved(name)

@@ -544,6 +544,33 @@ describe("models.generate", function()
     assert.same({{3}, {1}}, told)
   end)
 
+  it("computes only the tokens that past_key_values lacks", function()
+    for _, case in ipairs {
+      {"llama"}, {"gemma3", {sliding_window = 7, sliding_window_pattern = 2}},
+      {"llama", {rope_scaling = {rope_type = "dynamic", factor = 2, original_max_position_embeddings = 16}}},
+      {"olmoe", {num_experts = 4, num_experts_per_tok = 2, num_key_value_heads = 4}}, {"gpt2"},
+    } do
+      for _, dtype in ipairs {"float16", "float32"} do
+        local o = {num_hidden_layers = 2, hidden_size = 32, intermediate_size = 64, num_attention_heads = 4,
+          num_key_value_heads = 2, vocab_size = 50, max_position_embeddings = 64, head_dim = 8}
+        if case[1] == "gpt2" then o = {n_layer = 2, n_embd = 32, n_head = 4, vocab_size = 50, n_positions = 64} end
+        for key, value in pairs(case[2] or {}) do o[key] = value end
+        lm.manual_seed(3)
+        local net, past, computed = lm.models[case[1]](o):eval():to(dtype), {}, 0
+        local ids = lm.randint(1, 51, {1, 20})
+        net:register_forward_pre_hook(function(_, arguments) computed = computed + arguments[1]:numel() end)
+        for i, new in ipairs {20, 3, 3, 3} do -- the tokens of each call that the one before did not compute
+          computed = 0
+          local y = net:generate(ids, {max_new_tokens = 4, past_key_values = past})
+          if not (case[2] or {}).rope_scaling then assert.equal(new + 3, computed) end
+          local want = net:generate(ids, {max_new_tokens = 4})
+          if dtype == "float32" then assert.is_true(y:equal(want)) else assert.same(want.shape, y.shape) end
+          ids = lm.cat({y:narrow(2, 1, i == 2 and 10 or y.shape[2] - 1), lm.randint(1, 51, {1, 3})}, 2)
+        end
+      end
+    end
+  end)
+
   it("computes distinct beams alone: at most vocabulary times as many as in the step before", function()
     local vocabulary, steps = 5, 4
     lm.manual_seed(1) -- the first ten have no ties, which float32 may order otherwise

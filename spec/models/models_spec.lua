@@ -168,7 +168,7 @@ describe("models.", function()
     assert.equal(3, models.lenet { num_classes = 3 }(lm.randn(2, 1, 28, 28)).shape[2])
     assert.equal(10, models.mlp()(lm.randn(2, 1, 28, 28)).shape[2])
     assert.error_matches(function() models.resnet18 { classes = 7 } end,
-      "resnet18: unknown option 'classes'; options are device, dtype, ignore_mismatched_sizes, num_classes, rename,")
+      "resnet18: unknown option 'classes'; options are assign, device, dtype, ignore_mismatched_sizes, num_classes,")
     assert.error_matches(function() models.alexnet(10) end,
       "alexnet: options must be in one table at the end: {num_classes = 10}")
     assert.error_matches(function() return models.resnet19 end, "models has no 'resnet19'; did you mean 'resnet1")

@@ -714,6 +714,37 @@ describe("lm.serve.Batcher", function()
     end
   end)
 
+  it("passes parts of a call while it runs, until it is canceled", function()
+    local function count(n, seconds)
+      for i = 1, n do
+        if not lm.send_part {i = i, t = lm.full({2}, i)} then return "canceled" end
+        local ends = lm.time() + seconds
+        repeat until lm.time() >= ends
+      end
+      return "done"
+    end
+    local seen, done = {}, 0
+    local function note(part) seen[#seen + 1] = part.i + part.t[2] end
+    lm.async(count, 4, 0.02):on_part(note):on_done(function() done = #seen end)
+    local second = lm.async(count, 3, 0) -- nobody gets its parts
+    while done == 0 do lm.poll(1) end
+    assert.same({2, 4, 6, 8}, seen)
+    assert.equal(4, done)
+    assert.equal("done", second:get(30))
+    local stopped = lm.async(count, 1e6, 1e-4):on_part(function(part) return part.i < 3 end)
+    assert.equal("canceled", stopped:get(30))
+    local canceled = lm.async(count, 1e6, 1e-4)
+    while not (canceled:done() or canceled.executor.begun[1]:item() >= canceled.number) do lm.poll(0.01) end
+    assert.is_false(canceled:cancel())
+    assert.equal("canceled", canceled:get(30))
+    local failed = lm.async(count, 1e6, 1e-4):on_part(function() error "on purpose" end)
+    assert.matches("on purpose", select(2, pcall(failed.get, failed, 30)))
+    assert.matches("send_part: there is no call", select(2, pcall(lm.send_part, 1)))
+    assert.matches("fn must be a function", select(2, pcall(failed.on_part, failed, 1)))
+    assert.equal(3, lm.async(function() return 3 end):get(30))
+    lm.set_async {}
+  end)
+
   it("runs recordings of the library's modules on its workers", function()
     local Own = lm.nn.Module:extend("Own")
     function Own:init() self.net = lm.nn.Conv2d(2, 3, 1) end

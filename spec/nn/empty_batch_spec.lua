@@ -45,6 +45,7 @@ for d, x in ipairs(images) do
   layer("Dropout" .. d .. "d", { 0.5 }, x)
 end
 layer("BlockLinear", function() return lm.randn(3, 32), "q8_0" end, float("b", 32))
+layer("LoRALinear", function() return nn.BlockLinear(lm.randn(3, 32), "q8_0"), 2 end, float("b", 32))
 layer("MaxUnpool1d", { 2 }, float("b", 4, 3), index("b", 4, 3))
 layer("MaxUnpool2d", { 2 }, float("b", 4, 3, 3), index("b", 4, 3, 3))
 layer("MaxUnpool3d", { 2 }, float("b", 4, 3, 3, 3), index("b", 4, 3, 3, 3))

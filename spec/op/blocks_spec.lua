@@ -1,6 +1,11 @@
--- Kinds of quantized blocks: values, products and their bounds, rounding, on each level of the CPU's instructions.
+-- Kinds of quantized blocks: values, products and their bounds, rounding, on each level of the CPU's instructions; on
+-- the device that LM_SPEC_DEVICE names.
 local lm = require "luminary"
 local kinds = require "luminary.block_kinds"
+
+local device = os.getenv "LM_SPEC_DEVICE" or "cpu"
+setup(function() lm.set_default_device(device) end)
+teardown(function() lm.set_default_device "cpu" end)
 
 -- Returns an x [rows, n] with blocks of very different sizes.
 local function inputs(rows, n)
@@ -55,19 +60,66 @@ describe("quantized blocks", function()
         assert.equal(dtype, y.dtype)
         assert.same(lm.block_linear(half:float(), weight, nil, name):to(dtype):totable(), y:totable())
       end
-      local index = lm.LongTensor {9, 1}
+      local index = lm.tensor({9, 1}, {dtype = "int64"})
       local rows = lm.block_rows(index:view(1, 2), weight, name)
       assert.same(lm.expand_blocks(weight, name):index_select(1, index):totable(), rows[1]:totable())
     end)
   end
 
-  it("make NaN of a row with a number that is not finite, and of no other", function()
+  it("serve attention as keys and values, equal to the expanded ones, within the bound of their rounding", function()
+    local tokens, positions, pages = 9, 100, lm.tensor({{3, 7, 1, 5, 2, 6, 4}}, {dtype = "int64"})
+    local sequence, position = lm.ones(tokens):long(), lm.arange(positions - tokens + 1, positions + 1):long()
+    for i = 1, #kinds, device == "cpu" and 1 or 4 do -- elsewhere one of each form: the stand-in is slow
+      local kind = kinds[i]
+      local width = math.max(kind.elements, 64)
+      local k, v = inputs(112 * 2, width):view(112, 2, width), lm.randn(112, 2, width)
+      local q = lm.randn(tokens, 4, width)
+      local function stored(t) return lm.quantize_blocks(t, kind.name) end
+      local function read(t) return lm.expand_blocks(stored(t), kind.name) end
+      for name, layout in pairs {rows = 1, spread = 2} do
+        local function laid_out(t) return t:repeat_interleave(layout, 1):view(112, layout, 2, -1):select(2, layout) end
+        for _, dtype in ipairs {"float32", "bfloat16", "float64"} do
+          local o = {kind = kind.name, window = 70, cap = 30}
+          local query = q:to(dtype)
+          local function attend(x, keys, values)
+            return lm.paged_attention(x, keys, values, pages, sequence, position, 16, o)
+          end
+          local y = attend(query, laid_out(stored(k)), laid_out(stored(v)))
+          assert.equal(dtype, y.dtype)
+          local wide = dtype == "float64" and query or query:float()
+          local want = attend(wide, read(k):to(wide.dtype), read(v):to(wide.dtype))
+          local off = (y:to(wide.dtype) - want:to(dtype):to(wide.dtype)):abs():max():item()
+          assert(off <= 1e-5, ("%s %s %s: %g"):format(kind.name, name, dtype, off))
+        end
+      end
+      -- A weight changes by at most a factor of exp(2 d) where scores change by at most d.
+      local exact = lm.paged_attention(q, k, v, pages, sequence, position, 16)
+      local y = lm.paged_attention(q, stored(k), stored(v), pages, sequence, position, 16, {kind = kind.name})
+      local rounding = (read(k) - k):transpose(1, 2):repeat_interleave(2, 1)
+      local d = rounding:matmul(q:permute {2, 3, 1}):abs():max():item() / math.sqrt(width)
+      local bound = (read(v) - v):abs():max():item() + (math.exp(2 * d) - 1) * v:abs():max():item()
+      assert.is_true((y - exact):abs():max():item() <= bound + 1e-5)
+    end
+  end)
+
+  it("of 8 bits have at most the error of rounding to 1 / 127 of the largest magnitude", function()
+    for _, scale in ipairs {1e-3, 1, 1e4} do
+      local x = inputs(64, 512):clamp(-1, 1) * scale
+      local off = (lm.expand_blocks(lm.quantize_blocks(x, "q8_0"), "q8_0") - x):view(-1, 32):norm(2, 2)
+      local largest = x:view(-1, 32):abs():amax(2)
+      -- scales are halves: 11 bits, and no finer than 2^-24
+      local bound = largest * (math.sqrt(32) * (1 / 254 + 2 ^ -11)) + math.sqrt(32) * 127 * 2 ^ -25
+      assert.is_true(off:le(bound):all():item())
+    end
+  end)
+
+  it("make no finite number of a row with one that is not finite, and of no other", function()
     local weight = lm.quantize_blocks(lm.randn(5, 64), "q4_0")
     for _, rows in ipairs {3, 20} do
       for _, value in ipairs {0 / 0, math.huge} do
         local x = lm.randn(rows, 64)
         x[{2, 40}] = value
-        local bad = lm.block_linear(x, weight, nil, "q4_0"):isnan()
+        local bad = lm.block_linear(x, weight, nil, "q4_0"):isfinite():logical_not() -- infinities in many rows on a GPU
         assert.is_true(bad[2]:all():item())
         assert.equal(5, bad:sum():item())
       end
@@ -76,13 +128,20 @@ describe("quantized blocks", function()
 
   it("have the gradient of the expanded weight", function()
     local weight, bias = lm.quantize_blocks(lm.randn(150, 256), "q4_k"), lm.randn(150, {requires_grad = true})
-    for _, dtype in ipairs {"float32", "bfloat16"} do
-      local x = lm.randn(3, 256):to(dtype):requires_grad_()
-      local g = lm.randn(3, 150):to(dtype)
-      lm.block_linear(x, weight, bias, "q4_k"):backward(g)
-      local want = g:float():matmul(lm.expand_blocks(weight, "q4_k"))
-      assert.is_true((x.grad:float() - want):norm():item() < (dtype == "float32" and 1e-5 or 1e-2) * want:norm():item())
-      assert.same({150}, bias.grad.shape)
+    local expanded = lm.expand_blocks(weight, "q4_k")
+    local function is_near(dtype, got, want)
+      assert.equal(dtype, got.dtype)
+      assert.is_true((got:float() - want):norm():item() < (dtype == "float32" and 1e-2 or 2e-2) * want:norm():item())
+    end
+    for _, dtype in ipairs {"bfloat16", "float16", "float32"} do
+      for _, rows in ipairs {3, 20} do
+        local x, g = lm.randn(rows, 256):to(dtype):requires_grad_(), lm.randn(rows, 150):to(dtype)
+        local y = lm.block_linear(x, weight, bias, "q4_k")
+        y:backward(g)
+        is_near(dtype, y, lm.nn.functional.linear(x:float(), expanded, bias))
+        is_near(dtype, x.grad, g:float():matmul(expanded))
+        assert.same({150}, bias.grad.shape)
+      end
     end
   end)
 

@@ -447,6 +447,72 @@ static void check_log_and_callbacks(lum_session *s) {
   lum_model_free(m);
 }
 
+/* ---- conversations: chat and chat.gguf are one model, with the options GREEDY */
+
+#define GREEDY "{\"temperature\": 0, \"max_new_tokens\": 8}"
+
+typedef struct heard {
+  char text[256];
+  int pieces, most; /* most: the number of pieces after which the answer ends, or 0 */
+  lum_session *session;
+} heard;
+
+static int hear(void *user, const char *text) {
+  heard *h = user;
+  strncat(h->text, text, sizeof h->text - strlen(h->text) - 1);
+  if (h->session) FAILS(LUM_E_STATE, "in a call of the session", lum_session_collect(h->session));
+  return ++h->pieces == h->most;
+}
+
+static void *converse(void *arg) {
+  lum_session *s = NULL;
+  lum_chat *chat = NULL;
+  OK(lum_session_new(&session_options, &s));
+  OK(lum_chat_open(s, path("chat.gguf"), GREEDY, &chat));
+  OK(lum_chat_say(chat, "Hello", hear, arg));
+  lum_session_free(s); /* before its conversation */
+  OK(lum_chat_say(chat, "And?", hear, arg));
+  lum_chat_free(chat);
+  return NULL;
+}
+
+static void check_chats(lum_session *s) {
+  heard first = {.session = s}, cut = {.most = 1}, others[3] = {{.most = 0}};
+  lum_chat *chat = NULL;
+  pthread_t threads[3];
+  FAILS(LUM_E_ARGUMENT, "path must not be NULL", lum_chat_open(s, NULL, NULL, &chat));
+  FAILS(LUM_E_ARGUMENT, "out must not be NULL", lum_chat_open(s, "x", NULL, NULL));
+  FAILS(LUM_E_ARGUMENT, "must not be NULL", lum_chat_open(NULL, "x", NULL, &chat));
+  FAILS(LUM_E_FILE, "No such file or directory", lum_chat_open(s, path("none.gguf"), NULL, &chat));
+  FAILS(LUM_E_FILE, "negative.onnx", lum_chat_open(s, path("negative.onnx"), NULL, &chat));
+  FAILS(LUM_E_ARGUMENT, "malformed JSON", lum_chat_open(s, path("chat"), "{", &chat));
+  FAILS(LUM_E_ARGUMENT, "options must be a JSON object, got 3", lum_chat_open(s, path("chat"), "3", &chat));
+  FAILS(LUM_E_ARGUMENT, "must not be NULL", lum_chat_say(NULL, "x", NULL, NULL));
+  CHECK(chat == NULL);
+  OK(lum_chat_open(s, path("chat"), "{\"temp\": 1}", &chat));
+  FAILS(LUM_E_ARGUMENT, "unknown option 'temp'", lum_chat_say(chat, "x", NULL, NULL));
+  lum_chat_free(chat);
+  OK(lum_chat_open(s, path("chat"), GREEDY, &chat));
+  FAILS(LUM_E_ARGUMENT, "there is no message", lum_chat_say(chat, NULL, NULL, NULL));
+  FAILS(LUM_E_ARGUMENT, "malformed JSON", lum_chat_add(chat, "{\"role\""));
+  FAILS(LUM_E_ARGUMENT, "malformed JSON", lum_chat_add(chat, NULL));
+  OK(lum_chat_say(chat, "Hello", hear, &first));
+  OK(lum_chat_say(chat, "And?", hear, &first));
+  CHECK(first.pieces > 2 && strlen(first.text) > 4);
+  OK(lum_chat_reset(chat));
+  OK(lum_chat_add(chat, "{\"role\": \"user\", \"content\": \"Hello\"}"));
+  OK(lum_chat_say(chat, NULL, hear, &cut));
+  CHECK(cut.pieces == 1 && cut.text[0] && strncmp(cut.text, first.text, strlen(cut.text)) == 0);
+  OK(lum_chat_say(chat, "x", NULL, NULL));
+  lum_chat_free(chat);
+  lum_chat_free(NULL);
+  for (int i = 0; i < 3; i++) CHECK(pthread_create(&threads[i], NULL, converse, &others[i]) == 0);
+  for (int i = 0; i < 3; i++) {
+    pthread_join(threads[i], NULL);
+    CHECK(strcmp(others[i].text, first.text) == 0);
+  }
+}
+
 static void *load_onnx(void *arg) {
   lum_session *s = NULL;
   lum_model *m = NULL;
@@ -535,6 +601,7 @@ int main(int argc, char **argv) {
     check_functions(s);
     check_bad_files(s);
     check_two_sessions(s);
+    check_chats(s);
     check_log_and_callbacks(s);
     check_threads(session_options.interpret ? 3 : 20, NULL);
     check_threads(session_options.interpret ? 3 : 20, s);

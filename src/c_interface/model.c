@@ -1,4 +1,5 @@
-/* Loads, runs, trains and saves models for C programs, by the functions of lua/luminary/c_interface.lua. */
+/* Loads, runs, trains and saves models, and holds conversations, for C programs, by the functions of
+ * lua/luminary/c_interface.lua. */
 #include <string.h>
 
 #include "base/mem.h"
@@ -26,7 +27,16 @@ typedef struct model_call {
   void (*then)(lua_State *L, struct model_call *c); /* uses the results, from index 2; NULL: they are tensors */
   int i, count;                                     /* for then_info: the value, from 1; the number of values */
   lum_value_info *info;
+  lum_on_text on_text; /* NULL, or passed after the texts as a function */
+  void *user;
 } model_call;
+
+/* The function on_text(piece) of Lua; its upvalue is the call. Returns false to end the answer. */
+static int pass_text(lua_State *L) {
+  const model_call *c = lua_touserdata(L, lua_upvalueindex(1));
+  lua_pushboolean(L, c->on_text(c->user, lua_tostring(L, 1)) == 0);
+  return 1;
+}
 
 static int call_body(lua_State *L) {
   model_call *c = lua_touserdata(L, 1);
@@ -45,7 +55,11 @@ static int call_body(lua_State *L) {
       lua_rawseti(L, -2, (int)i + 1);
     }
   }
-  lua_call(L, 3 + c->texts + c->lists, LUA_MULTRET);
+  if (c->on_text) {
+    lua_pushlightuserdata(L, c);
+    lua_pushcclosure(L, pass_text, 1);
+  }
+  lua_call(L, 3 + c->texts + c->lists + (c->on_text != NULL), LUA_MULTRET);
   if (c->then && c->host.status == LM_OK) c->then(L, c);
   return 0;
 }
@@ -62,19 +76,14 @@ static void then_keep(lua_State *L, model_call *c) {
   c->model->reference = luaL_ref(L, LUA_REGISTRYINDEX);
 }
 
-lum_status lum_model_load(lum_session *session, const char *path, const lum_model_options *options, lum_model **out) {
+/* Makes a model of the result of c, whose first text is a path. */
+static lum_status open_model(lum_session *session, model_call c, lum_model **out) {
   if (out) *out = NULL;
-  if (!path || !out) return lm_noted(session, lm_given(path ? "out" : "path", NULL));
-  if (options && options->size == 0) {
-    return lm_noted(session, lm_fail_int("model", "options->size", "set by LUM_MODEL_OPTIONS", 0));
-  }
+  if (!c.text[0] || !out) return lm_noted(session, lm_given(c.text[0] ? "out" : "path", NULL));
   lum_model *m = lm_malloc(sizeof *m);
   if (!m) return lm_note(session, LM_E_OOM, "out of memory");
   *m = (lum_model){session, LUA_NOREF};
-  model_call c = {.function = "load",
-                  .then = then_keep,
-                  .texts = 3,
-                  .text = {path, LM_OPTION(options, weights), LM_OPTION(options, device)}};
+  c.then = then_keep;
   lum_status status = call_model(m, &c);
   if (status == LUM_OK) {
     atomic_fetch_add(&session->references, 1);
@@ -83,6 +92,15 @@ lum_status lum_model_load(lum_session *session, const char *path, const lum_mode
     lm_free(m);
   }
   return status;
+}
+
+lum_status lum_model_load(lum_session *session, const char *path, const lum_model_options *options, lum_model **out) {
+  if (out) *out = NULL;
+  if (options && options->size == 0) {
+    return lm_noted(session, lm_fail_int("model", "options->size", "set by LUM_MODEL_OPTIONS", 0));
+  }
+  const char *weights = LM_OPTION(options, weights), *device = LM_OPTION(options, device);
+  return open_model(session, (model_call){.function = "load", .texts = 3, .text = {path, weights, device}}, out);
 }
 
 static int forget(lua_State *L) {
@@ -218,3 +236,25 @@ lum_status lum_model_load_weights(lum_model *model, const char *path) {
   return call_with_text(model, "load_weights", path, NULL);
 }
 lum_status lum_model_save(lum_model *model, const char *path) { return call_with_text(model, "save", path, NULL); }
+
+/* ---- conversations, which are kept as models are */
+
+struct lum_chat {
+  lum_model model;
+};
+
+static lum_status call_chat(lum_chat *chat, model_call c) { return call_model(chat ? &chat->model : NULL, &c); }
+
+lum_status lum_chat_open(lum_session *session, const char *path, const char *options, lum_chat **out) {
+  model_call c = {.function = "chat", .texts = 2, .text = {path, options}};
+  return open_model(session, c, (lum_model **)out);
+}
+lum_status lum_chat_say(lum_chat *chat, const char *message, lum_on_text on_text, void *user) {
+  model_call c = {.function = "say", .texts = 1, .text = {message}, .on_text = on_text, .user = user};
+  return call_chat(chat, c);
+}
+lum_status lum_chat_add(lum_chat *chat, const char *message) {
+  return call_chat(chat, (model_call){.function = "add", .texts = 1, .text = {message}});
+}
+lum_status lum_chat_reset(lum_chat *chat) { return call_chat(chat, (model_call){.function = "reset"}); }
+void lum_chat_free(lum_chat *chat) { lum_model_free((lum_model *)chat); }

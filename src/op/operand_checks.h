@@ -68,6 +68,8 @@ lm_format lm_pooled_format(const lm_tensor *indices);
 /* Requires rows of whole blocks: of `bytes` bytes, whose elements it computes, or the reverse. */
 lm_status lm_check_blocks(lm_op_id op, int64_t bytes, int kind, int64_t *elements);
 lm_status lm_check_elements_of_blocks(lm_op_id op, int64_t elements, int kind, int64_t *bytes);
+/* Requires t, whose last size is `size`, to have floats, or blocks of uint8. Computes the elements of a row. */
+lm_status lm_check_floats_or_blocks(lm_op_id op, const lm_tensor *t, int64_t size, int kind, int64_t *elements);
 
 /* ---- op/nn/conv.c. x and weight: 4 sizes each */
 

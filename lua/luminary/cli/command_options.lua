@@ -124,10 +124,11 @@ end
 
 --- Parses the options of `luminary COMMAND`, which its usage text lists, as flags.parse does. Prints that text for
 --- --help, and errors, also one from check(values, position, args, given); then returns nil and the exit status.
-function flags.read(command, usage, args, first, rows, check)
+--- words: as for flags.parse.
+function flags.read(command, usage, args, first, rows, check, words)
   flags.complete(rows, usage)
   rows.h = {same = "help"}
-  local values, at, given = flags.parse(args, first, rows)
+  local values, at, given = flags.parse(args, first, rows, words)
   local problem = not values and at or not values.help and check(values, at, args, given)
   if problem then
     io.stderr:write(("luminary %s: %s\n      luminary %s --help lists the options\n"):format(command, problem, command))

@@ -7,6 +7,9 @@ usage: luminary [-e CHUNK | FILE] [argument ...]
        luminary explain FILE [argument ...]
        luminary doctor [option ...]
        luminary inspect FILE
+       luminary quantize FROM OUT.gguf [--kind KIND]
+       luminary chat [option ...] FILE
+       luminary serve FILE
        luminary help [NAME | WORD ... | environment]
        luminary ops [NAME]
 
@@ -16,6 +19,9 @@ usage: luminary [-e CHUNK | FILE] [argument ...]
   explain      run a script, and print what the steps of lm.compile record and run
   doctor       look for what keeps training from running on this machine; luminary doctor --help says more
   inspect      list what is in a file of weights; luminary inspect --help says more
+  quantize     write a language model as a GGUF file of 4 to 16 bits; luminary quantize --help says more
+  chat         talk with a language model of a GGUF file or a folder; luminary chat --help says more
+  serve        answer requests of OpenAI's API with a language model; luminary serve --help says more
   help         explain a name, as in luminary help nn.Linear, or list names, sentences and pages with words;
                `environment`: the variables that luminary reads; docs/PAGE.md: a page
   ops          what runs where: each op's kind, dtypes, gradient, autocast class and devices; or all about one
@@ -121,8 +127,9 @@ local function set_arg(args, at)
   return unpack(arg, 1, #args - at)
 end
 
-local COMMANDS, OPTIONS = {"run", "th", "explain", "doctor", "inspect", "help", "ops"}, {"--version", "--help"}
-local HAS_FILE = lists.set "run doctor inspect ops" -- commands with a file here
+local COMMANDS = {"run", "th", "explain", "doctor", "inspect", "quantize", "chat", "serve", "help", "ops"}
+local OPTIONS = {"--version", "--help"}
+local HAS_FILE = lists.set "run doctor inspect quantize chat serve ops" -- commands with a file here
 
 -- Returns "; did you mean 'luminary doctor'?" for a word that is near one in the list; else "".
 local function near(word, list, before)

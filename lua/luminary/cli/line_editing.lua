@@ -31,9 +31,11 @@ local ok = pcall(ffi.cdef, [[
 local MOST_LINES, EINTR = 1000, 4
 local HEADER = "_HiStOrY_V2_\n" -- the header of libedit's files
 
-local function history_path()
+-- suffix: "" for the prompt's own.
+local function history_path(suffix)
   local home = os.getenv("HOME")
-  return os.getenv("LUMINARY_HISTORY") or home and home .. "/.luminary_history"
+  local path = os.getenv("LUMINARY_HISTORY") or home and home .. "/.luminary_history"
+  return path and path .. suffix
 end
 
 -- Returns true if the file is libedit's, or does not exist; libedit would append to other files. A file that is too
@@ -117,12 +119,15 @@ local function use_completion(edit, complete)
   edit.rl_completion_query_items = 1000
 end
 
+--- Returns true if standard input is a terminal.
+function line.is_terminal() return ok and ffi.C.isatty(0) ~= 0 end
+
 -- Returns read(prompt) and remember(text) by libedit; nil without libedit or if the input is no terminal.
-local function by_libedit(complete)
-  if not ok or ffi.C.isatty(0) == 0 then return nil end
+local function by_libedit(complete, suffix)
+  if not line.is_terminal() then return nil end
   local found, edit = pcall(ffi.load, "libedit.so.2")
   if not found then return nil end
-  local path = history_path()
+  local path = history_path(suffix)
   use_characters()
   if not pcall(function()
     edit.stifle_history(MOST_LINES)
@@ -176,9 +181,9 @@ end
 
 --- Returns two functions: read(prompt) returns a line, nil at the end, or nil and true after Ctrl-C; remember(text)
 --- adds an input of one or several lines to the history. complete(text before the cursor, its last word) returns the
---- list of replacements for the word.
-function line.reader(complete)
-  local read, remember = by_libedit(complete)
+--- list of replacements for the word. suffix: added to the path of the history's file.
+function line.reader(complete, suffix)
+  local read, remember = by_libedit(complete, suffix or "")
   if read then return read, remember end
   return function(prompt)
     io.stdout:write(prompt)

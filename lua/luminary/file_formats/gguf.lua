@@ -1,8 +1,10 @@
---- Reads GGUF, versions 2 and 3 (https://github.com/ggml-org/ggml/blob/master/docs/gguf.md): metadata and tensors;
---- quantized ones become float32, or stay blocks.
+--- Reads GGUF, versions 2 and 3, and writes version 3
+--- (https://github.com/ggml-org/ggml/blob/master/docs/gguf.md): metadata and tensors; quantized ones become float32
+--- when read, or stay blocks.
 local ffi = require "ffi"
 local core = require "luminary.core"
 local lists = require "luminary.base.lists"
+local options = require "luminary.base.options"
 local printable_name = require "luminary.base.printable_name"
 local read_file = require "luminary.base.read_file"
 local block_kinds = require "luminary.block_kinds"
@@ -186,6 +188,80 @@ function gguf.load(source)
     end
   end
   return {metadata = metadata, tensors = tensors}, lacking
+end
+
+-- ---- writing
+
+local little_endian = Source.little_endian
+local numbers = {} -- GGUF's, by dtypes
+for number, dtype in pairs(plain) do numbers[dtype] = number end
+
+local function text(s) return little_endian(#s, 8) .. s end
+
+-- Returns true for a key whose numbers are float32, as readers expect also of whole numbers.
+local function is_floating(key)
+  return key:find "epsilon$" or key:find "freq_base" or key:find "factor$" or key:find "softcapping$"
+    or key:find "scores$"
+end
+
+-- Returns the number of a value's kind and its bytes. In lists all numbers have the same kind.
+local function value_of(path, key, v, in_list)
+  if type(v) == "string" then
+    return 8, text(v)
+  elseif type(v) == "boolean" then
+    return 7, v and "\1" or "\0"
+  elseif type(v) == "number" and (is_floating(key) or v % 1 ~= 0) then
+    return 6, ffi.string(ffi.new("float[1]", v), 4)
+  elseif type(v) == "number" and v >= -2 ^ 31 and v < 2 ^ 63 then
+    if v >= 2 ^ 32 or in_list and v >= 2 ^ 31 then return 10, little_endian(v, 8) end
+    return (in_list or v < 0) and 5 or 4, little_endian(v % 2 ^ 32, 4)
+  elseif type(v) == "table" then
+    local kind, parts = 8, {}
+    for i, each in ipairs(v) do
+      local own, bytes = value_of(path, key, each, true)
+      if i > 1 and own ~= kind then options.fail_in_file(path, "metadata: the entries of '%s' differ in kind", key) end
+      kind, parts[i] = own, bytes
+    end
+    return 9, little_endian(kind, 4) .. little_endian(#v, 8) .. table.concat(parts)
+  end
+  options.fail_in_file(path, "metadata: '%s' must be text, a boolean, a number or a list", key)
+end
+
+--- Returns the kind of blocks or the dtype of a tensor that `save` takes, its shape, and the tensor that is written, or
+--- a function that returns it.
+function gguf.described(t)
+  if core.is_tensor(t) then return t.dtype, t.shape, t:detach() end
+  local shape, row = lists.copy(t.shape or t.blocks.shape), block_kinds[t.kind]
+  if not t.shape then shape[#shape] = shape[#shape] / row.bytes * row.elements end
+  return t.kind, shape, t.make or t.blocks
+end
+
+--- Writes {metadata = values by key, tensors = by name}. A tensor may be {kind, blocks}, as load returns it, or {kind =
+--- that of blocks or a dtype, shape, make}: make() returns it, as uint8 for blocks, when it is its turn.
+function gguf.save(path, file)
+  local metadata, tensors, head, pieces, at = file.metadata, file.tensors, {}, {false}, 0
+  local alignment = metadata["general.alignment"] or 32
+  local keys, order = lists.sorted_keys(metadata), lists.sorted_keys(tensors)
+  for _, key in ipairs(keys) do
+    local kind, bytes = value_of(path, key, metadata[key])
+    head[#head + 1] = text(key) .. little_endian(kind, 4) .. bytes
+  end
+  for _, name in ipairs(order) do
+    local kind, shape, piece = gguf.described(tensors[name])
+    local row = block_kinds[kind]
+    local number = row and row.number or numbers[kind]
+      or options.fail_in_file(path, "'%s' is %s, which GGUF does not have", name, kind)
+    head[#head + 1] = text(name) .. little_endian(#shape, 4)
+    for d = #shape, 1, -1 do head[#head + 1] = little_endian(shape[d], 8) end
+    head[#head + 1] = little_endian(number, 4) .. little_endian(at, 8)
+    local size = lists.product(shape) * (row and row.bytes / row.elements or Source.item_bytes[kind])
+    lists.append(pieces, {piece, ("\0"):rep(-size % alignment)})
+    at = at + size + -size % alignment
+  end
+  pieces[1] = "GGUF" .. little_endian(3, 4) .. little_endian(#order, 8) .. little_endian(#keys, 8) .. table.concat(head)
+  pieces[1] = pieces[1] .. ("\0"):rep(-#pieces[1] % alignment)
+  local ok, why = pcall(core.write_pieces, path, pieces) -- an error in a piece has two positions
+  if not ok then options.fail("%s", options.without_position(options.without_position(why))) end
 end
 
 return gguf

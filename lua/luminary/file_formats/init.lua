@@ -93,28 +93,30 @@ local writers = {
   npy = function(path, value) format("numpy").save(path, value) end,
   npz = function(path, value) format("numpy").save_all(path, value) end,
   pt = function(path, value) format("torch_file").save(path, value) end,
+  gguf = function(path, value, opts) load_module("luminary.models.save_gguf").save(path, value, opts) end,
 }
 writers.pth, writers.bin, writers.ckpt = writers.pt, writers.pt, writers.pt
 
 -- Extensions of formats that are not written, and programs that write them.
 local unwritten = {
   t7 = "; the rock luminary-torch7 writes it: require(\"luminary.torch7\").save",
-  gguf = "; llama.cpp's convert_hf_to_gguf.py makes it of a folder of Hugging Face's",
 }
 for ending in ("h5 hdf5 keras onnx pb tflite msgpack pkl pickle joblib mat csv tsv json jsonl zip tar gz bz2 xz zst")
   :gmatch "%S+" do
   unwritten[ending] = ""
 end
 
---- Writes the file in the format of its extension, by default as safetensors.
-function formats.save(path, value)
+--- Writes the file in the format of its extension, by default as safetensors. opts: {kind, tokenizer}, for GGUF.
+function formats.save(path, value, opts)
   local ending = (path:match "%.(%w+)$" or ""):lower()
   if unwritten[ending] then
     options.fail_file("write", path, ("unsupported extension .%s; use .safetensors, .pt, .npz or .npy%s"):format(ending,
       unwritten[ending]))
   end
   local write = writers[ending] or format("checkpoint").save
-  write(path, value)
+  local name = ending ~= "gguf" and next(opts)
+  if name then options.fail("save: %s is for files that end in .gguf, got '%s'", name, options.shown_path(path)) end
+  write(path, value, opts)
 end
 
 return formats

@@ -14,7 +14,8 @@ local Source = require "luminary.file_formats.source"
 local fail = options.fail
 local NULL = {} -- a null in JSON
 
-local all = signature.spec "{weights, device, dtype: string, strict = true, ignore_mismatched_sizes = false, rename}"
+local all = signature.spec [[{weights, device, dtype: string, strict = true, ignore_mismatched_sizes = false, rename,
+  assign = false}]]
 
 -- Removes the nulls of a JSON object, also in nested ones; those of options that may be false become false. Returns it.
 local function without_nulls(t, spec)
@@ -198,13 +199,13 @@ end
 ---
 --- Every maker also takes: weights, a file or folder that lm.load reads, a table of tensors by name, or for
 --- models.llama and models.gpt2 a GGUF file of that architecture, whose sizes and names become Hugging Face's and whose
---- quantized matrices stay blocks in the mapped file unless device or dtype is given; strict,
---- ignore_mismatched_sizes and rename of load_state_dict; device; and dtype, a floating-point one, "auto" for that of
---- the weights, or nil, by which tensors of other dtypes become float32, as the report lists. With weights the second
---- result is load_state_dict's report. The caller's options override those of config.json. A network of a folder with a
---- config.json is in evaluation mode; if it generates, eos_token_id, from 1, and generation_config are those of
---- generation_config.json or config.json, with a warning about ends beyond the vocabulary. Nothing is drawn if weights
---- have all parameters, and nothing is allocated before they are known to fit.
+--- quantized matrices stay blocks in the mapped file unless device or dtype is given; assign, by which all weights stay
+--- there, in their dtypes; strict, ignore_mismatched_sizes and rename of load_state_dict; device; and dtype, a
+--- floating-point one, "auto" for that of the weights, or nil, by which tensors of other dtypes become float32, as the
+--- report lists. With weights the second result is load_state_dict's report. The caller's options override those of
+--- config.json. A network of a folder with a config.json is in evaluation mode; if it generates, eos_token_id, from 1,
+--- and generation_config are those of generation_config.json or config.json, with a warning about ends beyond the
+--- vocabulary. Nothing is drawn if weights have all parameters, and nothing is allocated before they are known to fit.
 return function(who, opts, spec, make, first, reads)
   local rows = lists.copy(spec)
   for name, row in pairs(all) do rows[name] = row end
@@ -277,10 +278,11 @@ return function(who, opts, spec, make, first, reads)
     end
     how.dry_run, complete = nil, #report.missing_keys == 0 and #(report.mismatched_keys or {}) == 0
   end
-  if not meta.is_on() then check_memory(who, net, dtype, device, largest) end
+  how.assign = given.assign and dtype == nil and device == nil or nil
+  if not (meta.is_on() or how.assign) then check_memory(who, net, dtype, device, largest) end
   if plain then check_buffers(who, net, bytes, blocks, largest) end
   if complete then
-    meta.allocate(net, dtype, device)
+    meta.allocate(net, dtype, device, how.assign)
   else
     net = make(own)
     if dtype or device then net:to {dtype = dtype, device = device} end

@@ -6,24 +6,24 @@ local core = require "luminary.core"
 local class = require "luminary.base.class"
 local generate = require "luminary.models.generate"
 local lists = require "luminary.base.lists"
-local models = require "luminary.models"
+local load_net = require "luminary.models.load_net"
 local Module = require "luminary.nn.module"
 local options = require "luminary.base.options"
-local Source = require "luminary.file_formats.source"
+local send_part = require("luminary.mp.executor").send_part
 local text = require "luminary.text"
 
 local fail = options.fail
 
---- lm.chat(source [, {tokenizer, system, tools, template, dtype = "auto", device, …}]): Constructs a conversation.
---- source: the path of a model's folder or GGUF file, or a net with tokenizer. Options: system, the first message;
---- tools, a list of JSON schemas of functions; template, a table of the template's variables; dtype and device of a
---- loaded model; those of generate, with max_new_tokens = 512. chat.messages is the conversation, a list of {role,
---- content}; scripts may change it.
+--- lm.chat(source [, {tokenizer, system, tools, template, context, dtype = "auto", device, …}]): Constructs a
+--- conversation. source: the path of a model's folder or GGUF file, or a net with tokenizer. Options: system, the first
+--- message; tools, a list of JSON schemas of functions; template, a table of the template's variables; dtype and device
+--- of a loaded model; context, the most positions that are used; those of generate, with max_new_tokens = 512.
+--- chat.messages is the conversation, a list of {role, content}; scripts may change it.
 local Chat = class.root("Chat")
 
 local MOST_NEW = 512 -- most tokens of an answer by default, at most half of the model's positions
 
-local own = lists.set {"system", "tools", "template", "tokenizer", "dtype", "device"} -- others are generate's
+local own = lists.set {"system", "tools", "template", "tokenizer", "dtype", "device", "context"} -- not generate's
 
 -- Texts that end a turn in published templates. Those in a template end its model's answers.
 local turn_ends = {
@@ -31,39 +31,20 @@ local turn_ends = {
   "<|END_OF_TURN_TOKEN|>", "<|end_of_turn|>", "[|endofturn|]", "<｜end▁of▁sentence｜>", "<|return|>", "<|call|>",
 }
 
--- Returns the model of a folder or GGUF file.
-local function load_net(path, o)
-  local kind
-  if core.file_kind(path) == "a folder" then
-    local ok, config = pcall(core.json_decode, Source.whole_text(path .. "/config.json"), false)
-    if not ok then fail("chat: '%s/config.json' is not JSON", path) end
-    kind = config.model_type
-  elseif not core.file_kind(path) then
-    fail("chat: cannot open '%s': No such file or directory; nothing is downloaded", path)
-  else
-    kind = require("luminary.file_formats.gguf").metadata(path)["general.architecture"]
-  end
-  local has, make = pcall(function() return models[kind] end)
-  if type(kind) ~= "string" or not has then
-    fail("chat: '%s' has a model of the unknown kind '%s'", path, tostring(kind))
-  end
-  local net = make {weights = path, dtype = o.dtype or "auto", device = o.device}
-  net:eval()
-  return net
-end
-
 function Chat:init(source, o)
   o = o == nil and {} or options.arg("chat", "options", o, "table")
   local is_path = type(source) == "string"
   if not is_path and not Module.is_module(source) then
     options.must_be("chat", "source", "a path of a model's folder or GGUF file, or a net", source)
   end
-  self.net = is_path and load_net(source, o) or source
+  self.net = is_path and load_net("chat", source, {dtype = o.dtype or "auto", device = o.device}) or source
   self.tokenizer = o.tokenizer or is_path and text.Tokenizer(source) or fail "chat: a net requires {tokenizer = …}"
   if self.tokenizer.base ~= 1 then fail "chat: the tokenizer's ids must begin at 1, got {base = 0}" end
-  self.capacity = (self.net.config or {}).max_positions or math.huge
-  self.tools, self.template, self.messages = o.tools, o.template or {}, {}
-  self.options = {max_new_tokens = math.min(MOST_NEW, math.floor(self.capacity / 2))}
+  local context = o.context and options.arg("chat", "context", o.context, "count") or math.huge
+  self.capacity = math.min((self.net.config or {}).max_positions or math.huge, context)
+  self.tools, self.template, self.messages, self.past = o.tools, o.template or {}, {}, {}
+  local new = math.min(MOST_NEW, math.floor(self.capacity / 2))
+  self.options = {max_new_tokens = new, num_beams = 1, num_return_sequences = 1}
   for name, v in pairs(o) do
     if not own[name] then self.options[name] = v end
   end
@@ -102,8 +83,9 @@ local function prompt(self, new)
   end
 end
 
--- Returns the ids that end an answer, and strings that do where the vocabulary has no such token.
-local function ends_of(self)
+--- Returns the ids that end an answer of a conversation's net, and strings that do where the vocabulary has no such
+--- token.
+function Chat:ends()
   local template, ids, strings = self.tokenizer.chat_template or "", {}, {}
   if type(template) == "table" then template = table.concat(lists.pick(template, lists.sorted_keys(template))) end
   local given = self.net.eos_token_id
@@ -146,34 +128,69 @@ function Chat.tool_calls(answer)
   return calls[1] and calls
 end
 
---- Appends a message of the user, generates an answer and appends it; without a message it continues after chat:add.
---- Returns the answer's text, and the list of its calls of tools, or nil. Options are those of generate, such as
---- on_text or constraint, for this answer. The oldest turns are removed where the model's positions do not suffice.
-function Chat:say(message, o)
-  if message ~= nil then self:add {role = "user", content = options.arg("Chat:say", "message", message, "string")} end
-  if #self.messages == 0 then fail "Chat:say: there is no message" end
+-- Returns the ids of a text, the last that leave room for `new` tokens.
+local function last_ids(self, before, new)
+  local ids = self.tokenizer(before).input_ids
+  local n = math.max(1, math.min(ids.shape[2], self.capacity - new))
+  return ids:narrow(2, ids.shape[2] - n + 1, n)
+end
+
+-- Generates an answer to the conversation and appends it, or the continuation of the text `before`; returns what
+-- Chat:say does.
+local function answer(self, o, before)
+  if #self.messages == 0 and not before then fail "Chat:say: there is no message" end
   local settings, tokenizer = {tokenizer = self.tokenizer}, self.tokenizer
   for _, from in ipairs {self.options, o == nil and {} or options.arg("Chat:say", "options", o, "table")} do
     for name, v in pairs(from) do settings[name] = v end
   end
-  local ids = prompt(self, settings.max_new_tokens)
-  local ends, strings = ends_of(self)
+  local ids = before and last_ids(self, before, settings.max_new_tokens) or prompt(self, settings.max_new_tokens)
+  local ends, strings = self:ends()
   if settings.eos_token_id == nil and #ends > 0 then settings.eos_token_id = ends end
   strings = lists.append(strings, type(settings.stop_strings) == "table" and settings.stop_strings
     or {settings.stop_strings})
   settings.stop_strings = strings[1] and strings or nil
+  settings.past_key_values = settings.past_key_values or self.past
   local out = generate(self.net, ids:to(self.net:parameters()[1].device), settings)
   local list = lists.slice(out[1]:totable(), ids.shape[2] + 1)
   local is_end = lists.set(ends)
   if is_end[list[#list]] then list[#list] = nil end
   local function decoded(skips)
-    local answer = tokenizer:decode(list, {skip_special_tokens = skips})
-    for _, each in ipairs(strings) do answer = answer:sub(1, (answer:find(each, 1, true) or 0) - 1) end
-    return answer
+    local said = tokenizer:decode(list, {skip_special_tokens = skips})
+    for _, each in ipairs(strings) do said = said:sub(1, (said:find(each, 1, true) or 0) - 1) end
+    return said
   end
-  local answer, calls = decoded(true), self.tools and Chat.tool_calls(decoded(false)) or nil
-  self:add {role = "assistant", content = answer, tool_calls = calls}
-  return answer, calls
+  local said, calls = decoded(true), self.tools and Chat.tool_calls(decoded(false)) or nil
+  if not before then self:add {role = "assistant", content = said, tool_calls = calls} end
+  return said, calls
+end
+
+local latest = {} -- the conversation of Chat.answer, and the path of its model
+
+--- chat.answer(path, messages [, {…}]): For lm.async: returns the answer of a file's model to messages, a list of
+--- {role, content}, or the continuation of a text, and sends its pieces to Future:on_part. Options: those of lm.chat.
+--- The thread keeps the latest model, and the keys and values of the latest text.
+function Chat.answer(path, messages, o)
+  local of_model, settings = {}, {on_text = send_part}
+  for name, v in pairs(options.arg("chat.answer", "options", o or {}, "table")) do
+    (own[name] and of_model or settings)[name] = v
+  end
+  if latest.path ~= path then latest = {path = path, chat = Chat(path, of_model)} end
+  local chat, is_text = latest.chat, type(messages) == "string"
+  chat.tools, chat.template = of_model.tools, of_model.template or {}
+  chat.messages = is_text and {} or lists.copy(options.arg("chat.answer", "messages", messages, "table"))
+  return answer(chat, settings, is_text and messages or nil)
+end
+
+--- Appends a message of the user, generates an answer and appends it; without a message it continues after chat:add.
+--- Returns the answer's text, and the list of its calls of tools, or nil. Options are those of generate, such as
+--- on_text or constraint, for this answer. The oldest turns are removed where the model's positions do not suffice.
+--- After an error the message is removed.
+function Chat:say(message, o)
+  if message == nil then return answer(self, o) end
+  local added = {role = "user", content = options.arg("Chat:say", "message", message, "string")}
+  return options.restoring(function()
+    if self.messages[#self.messages] == added then table.remove(self.messages) end
+  end, answer, self:add(added), o)
 end
 
 return Chat

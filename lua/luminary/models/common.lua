@@ -132,15 +132,15 @@ for _, name in ipairs {"gelu_fast", "gelu_pytorch_tanh"} do
   common.activations[name] = common.activations.gelu_new
 end
 
---- Checks the options of a language model's call, net(ids [, {cache, attention_mask, position_ids, logits_to_keep}]).
---- A cache is a list of one for each of `layers`. Returns them with first, the number of tokens in the cache; `seen`,
---- the options of scaled_dot_product_attention by which a token attends to those before it, also in the cache, except
---- where the mask is false (a token that attends to none gets zeros); and `near`, the same for the last `window` tokens
---- alone. With cache[1].position, which the one token is at, the mask is bool [N, max_seq_len], and position_ids are
---- required; so they are with a cache that computes attention itself, cache:attend(q, k, v, {scale, window, cap}).
+--- Checks the options of a language model's call, net(ids [, {…}]). A cache is a list of one for each of `layers`.
+--- Returns them with first, the number of tokens in the cache; `seen`, the options of scaled_dot_product_attention by
+--- which a token attends to those before it, also in the cache, except where the mask is false (a token that attends to
+--- none gets zeros); and `near`, the same for the last `window` tokens alone. With cache[1].position, which the one
+--- token is at, the mask is bool [N, max_seq_len], and position_ids are required; so they are with a cache that
+--- computes attention itself, cache:attend(q, k, v, {scale, window, cap}).
 function common.forward_options(who, ids, opts, layers, window)
   local o = options.check(who, opts,
-    "{cache: table, attention_mask: tensor, position_ids: tensor, logits_to_keep}")
+    "{cache: table, attention_mask: tensor, position_ids: tensor, logits_to_keep, hidden_states = false}")
   local n, l = unpack(common.ids(who, ids).shape)
   local cache, mask = o.cache, o.attention_mask
   if cache and not (#cache == layers and class.has(cache[1], "update")) then

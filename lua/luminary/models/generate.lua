@@ -86,8 +86,9 @@ local function one_by_one(who, net, ids, mask, o)
   if o.streamer and n > MOST_ARGUMENTS then
     fail("%s: streamer supports at most %d sequences, got %d; use several calls", who, MOST_ARGUMENTS, n)
   end
-  local logits = next_token_logits(who, net, n, l + o.max_new_tokens, mask, o.use_cache)
   local rows, done, callbacks, open = ids:totable(), {}, {}, n
+  local past = n == 1 and not mask and o.past_key_values or nil
+  local logits = next_token_logits(who, net, n, l + o.max_new_tokens, mask, o.use_cache, past, rows[1])
   for i = 1, o.on_text and n or 0 do
     callbacks[i] = streamer(function(tokens) return generation_options.text_of(o.tokenizer, tokens) end, function(piece)
       if n > 1 then return o.on_text(piece, i) end
@@ -139,10 +140,12 @@ local generate
 --- lm.models.generate(net, ids [, {max_new_tokens = 20, min_new_tokens = 0, do_sample, temperature = 1, top_k = 0,
 --- top_p = 1, min_p = 0, repetition_penalty = 1, no_repeat_ngram_size = 0, bad_words_ids, num_beams = 1,
 --- num_return_sequences = 1, length_penalty = 1, early_stopping = false, eos_token_id, pad_token_id, attention_mask,
---- stop_strings, tokenizer, use_cache = true, streamer, on_text, generator, constraint}]): Generates sequences of token
---- ids with a language model. constraint restricts the new text: {json = true}, {json_schema = a table or JSON text},
---- {regex = "…"} or {grammar = "…"} in llama.cpp's GBNF; it requires tokenizer, one of lm.text. On a GPU the step of a
---- library's model without hooks is captured after 16 tokens, and replayed.
+--- stop_strings, tokenizer, use_cache = true, past_key_values, streamer, on_text, generator, constraint}]): Generates
+--- sequences of token ids with a language model. past_key_values: a table, empty at first, that keeps the keys and
+--- values of one sequence: a later call with it computes only the tokens from the first that differs on. constraint
+--- restricts the new text: {json = true}, {json_schema = a table or JSON text}, {regex = "…"} or {grammar = "…"} in
+--- llama.cpp's GBNF; it requires tokenizer, one of lm.text. On a GPU the step of a library's model without hooks is
+--- captured after 16 tokens, and replayed.
 function generate(net, ids, opts)
   local module = Module.is_module(net)
   local has, method = pcall(function() return net.generate end) -- an error where a module lacks it

@@ -37,7 +37,7 @@ end
 
 local spec = {
   tokenizer = {"any"}, attention_mask = {"tensor"}, streamer = {"callable"}, on_text = {"callable"},
-  generator = {"generator"}, constraint = {"table"},
+  generator = {"generator"}, constraint = {"table"}, past_key_values = {"table"},
 }
 for name, row in pairs(generation_config.options) do spec[name] = row end
 

@@ -1,4 +1,4 @@
---- Converts a GGUF file's metadata and names of weights to those of a Hugging Face folder.
+--- Converts a GGUF file's metadata and names of weights to those of a Hugging Face folder, and back.
 local core = require "luminary.core"
 local load_module = require "luminary.base.load_module"
 local options = require "luminary.base.options"
@@ -6,19 +6,28 @@ local options = require "luminary.base.options"
 local fail = options.fail
 local gguf = {}
 
+-- Functions (t, config, back) change a weight of a file to that of a net; if back is true, one of a net to that of a
+-- file.
+
 -- Returns the weight or bias of q or k with the rows of each head in two halves. Some architectures of llama.cpp rotate
 -- pairs of neighbors, for which its converter interleaves the halves. Another shape is left to load_state_dict's error.
-local function halves(t, heads)
-  if not core.is_tensor(t) then return {kind = t.kind, blocks = halves(t.blocks, heads)} end
+local function halves(t, heads, back)
+  if not core.is_tensor(t) then return {kind = t.kind, blocks = halves(t.blocks, heads, back)} end
   if type(heads) ~= "number" or heads < 1 or t.shape[1] % (2 * heads) ~= 0 then return t end
-  return t:reshape {heads, t.shape[1] / heads / 2, 2, -1}:transpose(2, 3):reshape(t.shape)
+  local half = t.shape[1] / heads / 2
+  return t:reshape {heads, back and 2 or half, back and half or 2, -1}:transpose(2, 3):reshape(t.shape)
 end
 
-local function pairs_of_queries(t, config) return halves(t, config.num_attention_heads) end
-local function pairs_of_keys(t, config) return halves(t, config.num_key_value_heads or config.num_attention_heads) end
-local function less_1(t) return t:float() - 1 end -- Gemma's norms multiply by 1 + weight; its files have the sum
+local function pairs_of_queries(t, config, back) return halves(t, config.num_attention_heads, back) end
+local function pairs_of_keys(t, config, back)
+  return halves(t, config.num_key_value_heads or config.num_attention_heads, back)
+end
+-- Gemma's norms multiply by 1 + weight; its files have the sum.
+local function less_1(t, _, back) return t:float() + (back and 1 or -1) end
 
+--- Architectures by name: {model_type, layers = the prefix of layers' names, sizes = options by key, names, changes}.
 local architectures = {}
+gguf.architectures = architectures
 
 -- Sets the options of positions from metadata and the tensors of divisors of rates, which it removes from rest.
 local function resolve_positions(who, path, config, value, rest, of)
@@ -48,10 +57,10 @@ local function resolve_positions(who, path, config, value, rest, of)
 end
 
 -- Returns an architecture with the structure of LLaMA. names, changes: in addition to its names, and of weights;
--- resolve(config): sets options that metadata lacks.
+-- resolve(config), later `implied`: sets options that metadata lacks.
 local function decoder(model_type, names, changes, resolve)
   local of = {
-    model_type = model_type, layer = "model.layers.%s.%s.%s", changes = changes or {},
+    model_type = model_type, layers = "model.layers.", changes = changes or {}, implied = resolve,
     sizes = {
       context_length = "max_position_embeddings", embedding_length = "hidden_size", block_count = "num_hidden_layers",
       feed_forward_length = "intermediate_size", ["attention.head_count"] = "num_attention_heads",
@@ -70,8 +79,7 @@ local function decoder(model_type, names, changes, resolve)
       attn_output = "self_attn.o_proj", ffn_norm = "post_attention_layernorm", ffn_gate = "mlp.gate_proj",
       ffn_up = "mlp.up_proj", ffn_down = "mlp.down_proj", ffn_gate_inp = "mlp.gate",
       ffn_gate_exps = "mlp.experts.gate_proj", ffn_up_exps = "mlp.experts.up_proj",
-      ffn_down_exps = "mlp.experts.down_proj", post_attention_norm = "post_attention_layernorm",
-      post_ffw_norm = "post_feedforward_layernorm",
+      ffn_down_exps = "mlp.experts.down_proj",
     },
   }
   for name, own in pairs(names or {}) do of.names[name] = own end
@@ -90,7 +98,10 @@ local gemma_norms = {}
 for name in ("attn ffn output post_attention post_ffw attn_q attn_k"):gmatch "%S+" do
   gemma_norms[name .. "_norm"] = less_1
 end
-local before_mlp = {ffn_norm = "pre_feedforward_layernorm"}
+local before_mlp = {
+  ffn_norm = "pre_feedforward_layernorm", post_attention_norm = "post_attention_layernorm",
+  post_ffw_norm = "post_feedforward_layernorm",
+}
 
 -- Returns a function that sets the divisor of Gemma's scores, which depends on the model's size and is not in files.
 -- layers: the number in the model of 27 B parameters.
@@ -112,8 +123,8 @@ architectures.gemma = decoder("gemma", nil, gemma_norms)
 architectures.gemma2 = decoder("gemma2", before_mlp, gemma_norms, gemma_scale(46))
 architectures.gemma3 = decoder("gemma3", before_mlp, gemma_norms, gemma_scale(62))
 
-local function transposed(t)
-  if not core.is_tensor(t) then return {kind = t.kind, blocks = t.blocks, transposed = true} end
+local function transposed(t, _, back)
+  if not core.is_tensor(t) then return {kind = t.kind, blocks = t.blocks, transposed = not back} end
   return t.ndim == 2 and t:t() or t
 end
 
@@ -123,7 +134,7 @@ architectures.gpt2 = {
     feed_forward_length = "n_inner", ["attention.head_count"] = "n_head",
     ["attention.layer_norm_epsilon"] = "layer_norm_epsilon",
   },
-  layer = "transformer.h.%s.%s.%s",
+  layers = "transformer.h.",
   names = {
     token_embd = "transformer.wte", position_embd = "transformer.wpe", output_norm = "transformer.ln_f",
     output = "lm_head", attn_norm = "ln_1", attn_qkv = "attn.c_attn", attn_output = "attn.c_proj", ffn_norm = "ln_2",
@@ -148,7 +159,7 @@ local function renamed(tensors, of, config)
     local layer, kind, what = name:match "^blk%.(%d+)%.([%w_]+)%.(%w+)$"
     if not layer then kind, what = name:match "^([%w_]+)%.(%w+)$" end
     local own, change = of.names[kind], of.changes[kind]
-    if own then name = layer and of.layer:format(layer, own, what) or own .. "." .. what end
+    if own then name = (layer and of.layers .. layer .. "." or "") .. own .. "." .. what end
     out[name] = change and change(t, config) or t
   end
   return out

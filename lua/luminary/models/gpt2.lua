@@ -192,16 +192,18 @@ local function embed(net, ids, o)
   return body.drop(body.wte(ids) + positions)
 end
 
---- net(ids [, {cache, attention_mask, position_ids, logits_to_keep}]): Returns scores [N, L, vocab_size] of the token
---- after each of ids [N, L] (int64, from 1), which follow the M tokens of a cache. attention_mask [N, M + L]: 1 or true
---- for tokens, 0 or false for padding, to which no token attends. position_ids [N, L]: int64 positions from 1; M + 1 to
---- M + L by default, whatever the mask is. logits_to_keep: the number of last tokens, or the indices [K] of tokens,
---- whose scores alone are returned.
+--- net(ids [, {cache, attention_mask, position_ids, logits_to_keep, hidden_states}]): Returns scores [N, L, vocab_size]
+--- of the token after each of ids [N, L] (int64, from 1), which follow the M tokens of a cache. attention_mask
+--- [N, M + L]: 1 or true for tokens, 0 or false for padding, to which no token attends. position_ids [N, L]: int64
+--- positions from 1; M + 1 to M + L by default, whatever the mask is. logits_to_keep: the number of last tokens, or the
+--- indices [K] of tokens, whose scores alone are returned. hidden_states = true: returns the last hidden states in the
+--- place of scores.
 function GPT2:forward(ids, opts)
   local o, body = common.forward_options("GPT2", ids, opts, self.config.n_layer), self.transformer
   local x = embed(self, ids, o)
   for i, block in ipairs(body.h) do x = block(x, o.seen, o.cache and o.cache[i]) end
-  return self:scores(body.ln_f(common.kept("GPT2", x, o)))
+  x = body.ln_f(common.kept("GPT2", x, o))
+  return o.hidden_states and x or self:scores(x)
 end
 
 --- Returns the parts of net(ids) that nn.parallel.Pipeline divides into stages.

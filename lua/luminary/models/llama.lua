@@ -344,8 +344,8 @@ end
 function Llama:new_cache(batch_size, max_seq_len)
   local caches = common.LanguageModel.new_cache(self, batch_size, max_seq_len)
   if self.rope.scaling.long_factor then caches.recompute_beyond = self.rope.max_seq_len end
-  caches.by_values = self.rope.scaling.rope_type == "dynamic" or caches.recompute_beyond ~= nil
-    or families[self.config.model_type].experts ~= nil
+  caches.keys_vary = self.rope.scaling.rope_type == "dynamic" or caches.recompute_beyond ~= nil -- with the length
+  caches.by_values = caches.keys_vary or families[self.config.model_type].experts ~= nil
   return caches
 end
 
@@ -386,16 +386,18 @@ local function options_of(net, ids, opts)
   return common.forward_options("Llama", ids, opts, net.config.num_hidden_layers, net.config.sliding_window)
 end
 
---- net(ids [, {cache, attention_mask, position_ids, logits_to_keep}]): Returns scores [N, L, vocab_size] of the token
---- after each of ids [N, L] (int64, from 1), which follow the M tokens of a cache. attention_mask [N, M + L]: 1 or true
---- for tokens, 0 or false for padding, to which no token attends. position_ids [N, L]: int64 positions from 1; M + 1 to
---- M + L by default, whatever the mask is; only differences of positions matter. logits_to_keep: the number of last
---- tokens, or the indices [K] of tokens, whose scores alone are returned.
+--- net(ids [, {cache, attention_mask, position_ids, logits_to_keep, hidden_states}]): Returns scores [N, L, vocab_size]
+--- of the token after each of ids [N, L] (int64, from 1), which follow the M tokens of a cache. attention_mask
+--- [N, M + L]: 1 or true for tokens, 0 or false for padding, to which no token attends. position_ids [N, L]: int64
+--- positions from 1; M + 1 to M + L by default, whatever the mask is; only differences of positions matter.
+--- logits_to_keep: the number of last tokens, or the indices [K] of tokens, whose scores alone are returned.
+--- hidden_states = true: returns the last hidden states in the place of scores.
 function Llama:forward(ids, opts)
   local o = options_of(self, ids, opts)
   local x, rotations = embed(self, ids, o), rotations_of(self, o)
   for i, each in ipairs(self.model.layers) do x = call_layer(each, x, rotations, o, o.cache and o.cache[i]) end
-  return self:scores(self.model.norm(common.kept("Llama", x, o)))
+  x = self.model.norm(common.kept("Llama", x, o))
+  return o.hidden_states and x or self:scores(x)
 end
 
 --- Returns the parts of net(ids) that nn.parallel.Pipeline divides into stages.

@@ -104,7 +104,11 @@ local function compute_logits(self, ids)
 end
 
 --- Returns the scores [n, V], float32, of the token after ids [n, L], which grow with each call.
-function Logits:after(ids) return checked_scores(self.who, compute_logits(self, ids)) end
+function Logits:after(ids)
+  local scores = compute_logits(self, ids)
+  if self.past then self.past.known = self.known end
+  return checked_scores(self.who, scores)
+end
 
 --- Replaces the sequences in the cache by those with the indices `order`, int64 [m].
 function Logits:reorder(order)
@@ -112,19 +116,36 @@ function Logits:reorder(order)
   for _, each in ipairs(self.cache or {}) do each:reorder(order) end
 end
 
---- next_token_logits(who, net, n, length, mask, use_cache): Returns an object for n sequences that grow to at most
---- `length`. mask: bool [n, L] of the first ids, or nil without padding; reorder does not change it, so reordered
---- sequences share a mask [1, L].
-return function(who, net, n, length, mask, use_cache)
+-- Returns a cache for n sequences of at most `length` tokens, and the number of tokens that it has: 0, or those of row,
+-- a list of ids that grows, that `past` keeps, without the last.
+local function cache_for(net, n, length, past, row)
+  if not past then return net:new_cache(n, length), 0 end
+  local cache, known = past.cache, 0
+  if not cache or past.room < length or cache.keys_vary then
+    past.room, past.known = 2 * length, 0
+    cache = net:new_cache(1, past.room)
+  end
+  while known < math.min(past.known, #row - 1) and row[known + 1] == past.row[known + 1] do known = known + 1 end
+  for _, each in ipairs(cache) do each.length, each.position = known, nil end
+  past.cache, past.known, past.row = cache, known, row
+  return cache, known
+end
+
+--- next_token_logits(who, net, n, length, mask, use_cache, past, row): Returns an object for n sequences that grow to
+--- at most `length`. mask: bool [n, L] of the first ids, or nil without padding; reorder does not change it, so
+--- reordered sequences share a mask [1, L]. past: a table that keeps the cache of one sequence, row, for later calls.
+return function(who, net, n, length, mask, use_cache, past, row)
   if type(net) ~= "function" and net.has_part_of_scores then
     fail("%s: this rank computes a part of the scores; pass nn.parallel.parallelize the plan of parallel_plan "
       .. "{gather = true}", who)
   end
   local offers = type(net) ~= "function" and type(net.new_cache) == "function"
-  local cache = offers and use_cache and net:new_cache(n, length) or nil
+  local keeps, cache, known = offers and class.has(net, "cache_sizes"), nil, 0
+  past = keeps and use_cache and past or nil
+  if offers and use_cache then cache, known = cache_for(net, n, length, past, row) end
   -- Closures are avoided: the compiled code of one keeps what it captures alive.
   return setmetatable({
-    who = who, net = net, mask = mask, offers = offers, cache = cache, known = 0, tokens = 0,
-    keeps = offers and class.has(net, "cache_sizes") and 1 or nil,
+    who = who, net = net, mask = mask, offers = offers, cache = cache, known = known, tokens = 0, past = past,
+    keeps = keeps and 1 or nil,
   }, Logits)
 end

@@ -44,8 +44,10 @@ local function answer(task, outcome)
   if task.path then os.remove(task.path) end
 end
 
--- Sends a part of a call's result, for the executor's on_part.
+-- Sends a part of a call's result, for Future:on_part.
 local function answer_part(task, part) send(here.channel, "async: a part", {part = part, number = task.number}) end
+
+local running -- the call that `serve` runs
 
 -- Returns true once Future:cancel was called for a call that has begun.
 local function is_canceled(task) return core.mp_get(task.handles[1], 0) and true or false end
@@ -68,6 +70,15 @@ local function next_task(seconds)
   return task
 end
 
+--- lm.send_part(value): Within a call of lm.async, sends a value to the function of Future:on_part, such as a piece of
+--- a text or the loss of a step. Returns false once Future:cancel was called, so that the call may end.
+local function send_part(value)
+  if not running then fail "send_part: there is no call; it must run in a function that lm.async calls" end
+  answer_part(running, value)
+  running.is_canceled = running.is_canceled or is_canceled(running)
+  return not running.is_canceled
+end
+
 -- Counts a call as begun, in `begun`; returns whether it is to run.
 local function begin(task, begun)
   begun:add_(1)
@@ -88,6 +99,7 @@ local function forward(module, ...) return module(...) end
 local function serve(index, setup)
   local task, begun = next_task(), setup.begun[index + 1]
   while task do
+    running = task
     if not begin(task, begun) then
       answer(task, {})
     elseif task.problem then
@@ -112,7 +124,8 @@ local of_future = debug.getmetatable(Future).instance
 local function new_future(executor, worker, number, socket, path)
   return class.object(Future, nil, setmetatable({
     executor = executor, worker = worker, number = number, socket = socket or false, path = path or false,
-    process = executor.process, outcome = false, callbacks = false, is_watched = false,
+    process = executor.process, outcome = false, callbacks = false, is_watched = false, receiver = false,
+    problem = false,
   }, of_future))
 end
 
@@ -167,7 +180,7 @@ function Future:exception()
   return not outcome.values and "the call was canceled" or nil
 end
 
---- Cancels the call unless it has begun. Returns whether it will not run.
+--- Cancels the call unless it has begun; in one that has, lm.send_part returns false. Returns whether it will not run.
 function Future:cancel()
   local executor = executor_of(self, "cancel")
   if self:done() then return self:cancelled() end
@@ -187,6 +200,23 @@ function Future:on_done(fn)
   table.insert(self.callbacks, fn)
   if self.outcome and #self.callbacks == 1 then table.insert(resolved, self) end
   return self
+end
+
+--- Calls fn(value) for each value that the call sends by lm.send_part, in lm.poll() and while a result is waited for.
+--- The call is canceled if fn returns false, and fails by its error. Returns the future.
+function Future:on_part(fn)
+  self.receiver = options.arg("Future:on_part", "fn", fn, "function")
+  return self
+end
+
+-- Passes a part of a call, or the nil at the end of some, to the future's function.
+local function receive(future, part)
+  if not (future and future.receiver) then return end
+  local ok, result = pcall(future.receiver, part)
+  if not ok then future.problem = {message = tostring(result), traceback = ""} end
+  if ok and result ~= false then return end
+  future.receiver = false
+  if part ~= nil then future:cancel() end
 end
 
 --- Returns a descriptor that is readable from the call's end on, for a host's own poll. It belongs to the future: do
@@ -223,7 +253,7 @@ end
 -- Sets the outcome of a future, notes it for callbacks, and makes its descriptor readable, as the worker does later.
 local function resolve(future, outcome)
   if future.outcome then return end
-  future.outcome = outcome
+  future.outcome = future.problem and {problem = future.problem} or outcome
   if future.socket then (future.is_watched and core.mp_stop_reading or core.mp_close_handle)(future.socket) end
   if future.callbacks then table.insert(resolved, future) end
 end
@@ -248,8 +278,7 @@ end
 
 --- Makes an executor that has not started its workers. spec: who (for errors), workers, threads (compute threads of
 --- each), nice (the workers' niceness), max_queue (calls that are open at a time), socket_paths, serve and setup (the
---- workers' function and its argument), unordered, on_part(future, part) for parts of results, and on_end(future,
---- outcome), which returns the outcome.
+--- workers' function and its argument), unordered, and on_end(future, outcome).
 function Executor:init(spec)
   self.spec, self.paths = spec, 0
   Executor.renew(self)
@@ -298,7 +327,8 @@ local function take(self, worker, outcome)
   worker.waiting[at] = nil
   while worker.first <= worker.last and not worker.waiting[worker.first] do worker.first = worker.first + 1 end
   self:set_open(self.open - 1)
-  resolve(future, self.spec.on_end and self.spec.on_end(future, outcome) or outcome)
+  if self.spec.on_end then self.spec.on_end(future, outcome) end
+  resolve(future, outcome)
 end
 
 -- Drops a worker that has ended, with an error for each of its open calls. Returns how it ended; nil if it runs.
@@ -367,8 +397,8 @@ local function read_answers(self, worker)
     end
     if outcome.part == nil then
       take(self, worker, outcome)
-    elseif worker.waiting[outcome.number] then
-      self.spec.on_part(worker.waiting[outcome.number], outcome.part)
+    else
+      receive(worker.waiting[outcome.number or worker.first], outcome.part)
     end
   end
   return worker.first <= worker.last
@@ -459,7 +489,7 @@ end
 
 Executor.Future, Executor.new_future, Executor.resolve, Executor.need_future = Future, new_future, resolve, need_future
 Executor.next_task, Executor.begin, Executor.answer, Executor.finish_work = next_task, begin, answer, finish
-Executor.answer_part, Executor.is_canceled = answer_part, is_canceled
-Executor.serve = serve -- a field, so that its name is found without a scan of all modules
+Executor.answer_part, Executor.is_canceled, Executor.receive = answer_part, is_canceled, receive
+Executor.send_part, Executor.serve = send_part, serve -- fields, which are found without a scan of all modules
 
 return Executor

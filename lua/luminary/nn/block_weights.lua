@@ -5,10 +5,10 @@ local options = require "luminary.base.options"
 
 local block_weights = {}
 
---- Returns the row of a kind in luminary.block_kinds.
-function block_weights.kind_of(who, kind)
+--- Returns the row of a kind in luminary.block_kinds, which the argument `name` of `who` is.
+function block_weights.kind_of(who, kind, name)
   return block_kinds[kind]
-    or options.must_be(who, "kind", ("one of '%s'"):format(table.concat(block_kinds.names, "', '")), kind)
+    or options.must_be(who, name or "kind", ("one of '%s'"):format(table.concat(block_kinds.names, "', '")), kind)
 end
 
 --- Returns true if rows of n numbers consist of blocks of the kind.

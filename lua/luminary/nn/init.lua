@@ -39,6 +39,7 @@ local later = options.at_first_use({
   ["nn.positional_encoding"] = "SinusoidalPositions RotaryPositionalEmbeddings",
   ["nn.parallel.data_parallel"] = "DataParallel",
   ["nn.int8"] = "Int8Linear", ["nn.blocks"] = "BlockLinear BlockEmbedding",
+  ["nn.lora"] = "LoRALinear",
   ["nn.lazy"] = "LazyLinear LazyConv1d LazyConv2d LazyConv3d LazyConvTranspose1d LazyConvTranspose2d "
     .. "LazyConvTranspose3d LazyBatchNorm1d LazyBatchNorm2d LazyBatchNorm3d LazyInstanceNorm1d LazyInstanceNorm2d "
     .. "LazyInstanceNorm3d",

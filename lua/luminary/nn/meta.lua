@@ -59,10 +59,12 @@ function meta.filled(size, value, how)
 end
 
 --- Allocates uninitialized memory on `device` for the parameters of a meta net, in dtype or else in their own, and
---- moves its buffers there. A module with reset_buffers fills its own buffers. Returns the net.
-function meta.allocate(net, dtype, device)
+--- moves its buffers there; for buffers alone if buffers_only is true. A module with reset_buffers fills its own
+--- buffers. Returns the net.
+function meta.allocate(net, dtype, device, buffers_only)
   local function allocate(t, how) core.set_data(t, ops.empty(t.shape, how)) end
-  for _, p in ipairs(net:parameters()) do allocate(p, {dtype = dtype or p.dtype, device = device}) end
+  local parameters = buffers_only and {} or net:parameters()
+  for _, p in ipairs(parameters) do allocate(p, {dtype = dtype or p.dtype, device = device}) end
   for _, module in ipairs(net:modules()) do
     local buffers = module:buffers {recurse = false}
     if module.reset_buffers then

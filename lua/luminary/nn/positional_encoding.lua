@@ -136,7 +136,7 @@ end
 
 --- nn.RotaryPositionalEmbeddings(…): Rotates queries or keys [N, H, L, dim] by their positions.
 local RotaryPositionalEmbeddings = layer.define("RotaryPositionalEmbeddings", nil, positions)
-RotaryPositionalEmbeddings.__inner = {"reset_buffers"}
+RotaryPositionalEmbeddings.__inner = {"reset_buffers", "divisors"}
 
 RotaryPositionalEmbeddings.init = signature.of([[RotaryPositionalEmbeddings(dim: count, {max_seq_len: count = 4096,
   base: above(0) = 10000, interleaved = true, scaling: table, device, dtype: string})]], function(self, dim, o)
@@ -161,6 +161,12 @@ function RotaryPositionalEmbeddings:reset_buffers()
     self.cosines:mul_(factor)
     self.sines:mul_(factor)
   end
+end
+
+--- Returns the numbers that divide the rates without scaling, a list.
+function RotaryPositionalEmbeddings:divisors()
+  local rates = rates_of(self.dim, self.base)
+  return (rates / scalings[self.scaling.rope_type].rates(rates, self.scaling, self.dim, self.base)):tolist()
 end
 
 -- Returns cosines and sines for n positions from `first` in sequences of `longest` positions, more than max_seq_len.

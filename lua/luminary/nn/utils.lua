@@ -160,6 +160,9 @@ utils.parametrizations = options.strict("nn.utils.parametrizations", {
 })
 utils.orthogonal = nil -- PyTorch has it in parametrizations only
 utils.rnn = require "luminary.nn.utils.rnn"
+for _, name in ipairs {"add_lora", "merge_lora", "lora_state_dict"} do
+  utils[name] = require("luminary.nn.lora")[name]
+end
 --- nn.utils.stateless: Calls modules with other parameters.
 utils.stateless = options.strict("nn.utils.stateless", {
   --- lm.func.functional_call(module, values, ...): Calls a module with other parameters and buffers.

@@ -215,5 +215,5 @@ end
 
 return options.strict("serve", {
   Batcher = Batcher, Engine = require "luminary.serve.engine", nginx = require "luminary.serve.nginx",
-  neovim = require "luminary.serve.neovim",
+  neovim = require "luminary.serve.neovim", OpenAI = require "luminary.serve.openai",
 })

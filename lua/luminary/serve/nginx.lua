@@ -17,11 +17,16 @@ local function poll(ngx)
   is_polling = false
 end
 
--- Waits until the future is done or the deadline is over, or less.
-local function wait(ngx, future, deadline)
+-- Lets lm.poll() run until the deadline is over or nobody waits; returns false if nginx has no timer left.
+local function keep_polling(ngx, deadline)
   last = math.max(last, deadline)
   is_polling = is_polling or ngx.timer.at(0, function() poll(ngx) end)
-  if not is_polling then return ngx.sleep(PERIOD) end -- nginx has no timer left
+  return is_polling
+end
+
+-- Waits until the future is done or the deadline is over, or less.
+local function wait(ngx, future, deadline)
+  if not keep_polling(ngx, deadline) then return ngx.sleep(PERIOD) end
   local semaphore = require("ngx.semaphore").new()
   waiting = waiting + 1
   future:on_done(function()
@@ -52,6 +57,42 @@ function nginx.await(future, seconds)
     wait(ngx, future, deadline)
   end
   return future:get()
+end
+
+-- Sends a reply as it comes, until its end or the client's. semaphore: has a post when there is more.
+local function send(ngx, reply, semaphore)
+  local text, why = "", nil
+  repeat
+    if not keep_polling(ngx, core.time() + 1) then ngx.sleep(PERIOD) end
+    semaphore:wait(1)
+    if reply.status and not ngx.headers_sent then
+      ngx.status, ngx.header.content_type, ngx.header["X-Accel-Buffering"] = reply.status, reply.kind, "no"
+      ngx.header["Retry-After"] = reply.status == 503 and 1 or nil
+    end
+    if reply.status then text = reply:read() end
+    if text and text ~= "" then
+      ngx.print(text)
+      why = select(2, ngx.flush(true)) -- "buffering": nginx keeps the text until the end (HTTP/1.0)
+    end
+  until not text or why and why ~= "buffering"
+end
+
+--- answer(server): Answers nginx's request by an lm.serve.OpenAI, and lets other requests run meanwhile. Runs in
+--- content_by_lua_block; `lua_check_client_abort on` ends answers whose clients have gone.
+function nginx.answer(server)
+  local ngx = rawget(_G, "ngx") or options.fail "nginx.answer: there is no nginx in this process; use luminary serve"
+  ngx.req.read_body()
+  local semaphore = require("ngx.semaphore").new(1)
+  local reply = server:request {
+    method = ngx.req.get_method(), path = ngx.var.uri, body = ngx.req.get_body_data(),
+    on_change = function() if semaphore:count() < 1 then semaphore:post() end end,
+  }
+  pcall(ngx.on_abort, function() reply:cancel() end) -- fails without lua_check_client_abort
+  waiting = waiting + 1
+  local ok, problem = pcall(send, ngx, reply, semaphore)
+  waiting = waiting - 1
+  reply:cancel()
+  if not ok then error(problem, 0) end
 end
 
 return options.strict("serve.nginx", nginx)

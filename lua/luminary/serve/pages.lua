@@ -1,5 +1,6 @@
 --- Keeps the keys and values of many sequences in pages of a common memory. Sequences with equal first tokens share
 --- full pages; pages that no sequence uses stay until their memory is needed.
+local block_kinds = require "luminary.block_kinds"
 local core = require "luminary.core"
 local class = require "luminary.base.class"
 local options = require "luminary.base.options"
@@ -10,10 +11,12 @@ local ops = core.ops
 
 local Layer = class.root "PagedCache"
 
-function Layer:init(step, slots, heads, head_dim, like)
-  self.step = step
-  self.keys = core.keep(ops.zeros({slots, heads, head_dim}, like))
-  self.values = core.keep(ops.zeros({slots, heads, head_dim}, like))
+-- kind: of the blocks that keys and values are rounded to; nil: they are floats of like.dtype.
+function Layer:init(step, slots, heads, head_dim, like, kind)
+  self.step, self.kind = step, kind
+  local row = kind and head_dim / block_kinds[kind].elements * block_kinds[kind].bytes or head_dim
+  self.keys = core.keep(ops.zeros({slots, heads, row}, like))
+  self.values = core.keep(ops.zeros({slots, heads, row}, like))
 end
 
 function Layer.update() options.fail "PagedCache: it computes attention itself" end
@@ -21,13 +24,19 @@ function Layer.update() options.fail "PagedCache: it computes attention itself" 
 -- Returns [T, heads, width] of a call's [1, heads, T, width].
 local function by_token(t) return t:squeeze(1):transpose(1, 2) end
 
+-- Returns keys or values of a call's tokens as the cache stores them.
+local function stored(self, t)
+  if self.kind then return ops.quantize_blocks(by_token(t), self.kind) end
+  return by_token(t):to(self.keys.dtype)
+end
+
 --- Stores the keys and values of a call's tokens, [1, heads, T, head_dim], and returns the attention of their queries.
 function Layer:attend(q, k, v, how)
   local step, keys, values = self.step, self.keys, self.values
-  keys:index_copy_(1, step.slots, by_token(k):to(keys.dtype))
-  values:index_copy_(1, step.slots, by_token(v):to(keys.dtype))
+  keys:index_copy_(1, step.slots, stored(self, k))
+  values:index_copy_(1, step.slots, stored(self, v))
   local y = ops.paged_attention(by_token(q), keys, values, step.pages, step.sequences, step.positions, step.page_size,
-    {scale = how.scale, window = how.window})
+    {scale = how.scale, window = how.window, cap = how.cap, kind = self.kind})
   return y:transpose(1, 2):unsqueeze(1)
 end
 
@@ -35,21 +44,24 @@ end
 
 local Pages = class.root "Pages"
 
---- Pages(net, count, size, dtype): Makes `count` pages of `size` positions for a language model. pages.cache is for
---- its calls; pages.step says where each token of a call is.
-function Pages:init(net, count, size, dtype)
-  local like, layers, heads, head_dim = net:cache_options(), net:cache_sizes()
-  like.dtype = dtype or like.dtype
-  self.step, self.cache, self.size = {page_size = size}, {}, size
-  for i = 1, layers do
-    self.cache[i] = Layer(self.step, count * size, heads, head_dim, like)
-  end
+--- Pages(count, size): Makes `count` pages of `size` positions. pages.step says where each token of a call is.
+function Pages:init(count, size)
+  self.step, self.size, self.count = {page_size = size}, size, count
   self.free, self.users = {}, {} -- users: number of sequences of each page
   self.unused, self.first = {}, 1 -- pages without users that keep tokens, the longest unused at `first`
   self.place = {} -- indices in unused
   self.page_of, self.key_of = {}, {} -- pages by keys, which their tokens and the page before make
   self.name_of, self.names = {}, 0 -- numbers of pages in keys
   for page = count, 1, -1 do self.free[#self.free + 1] = page end
+end
+
+--- Returns the memory of all pages for the calls of a language model: floats of dtype, the net's by default, or if kind
+--- is not nil, blocks.
+function Pages:cache_of(net, dtype, kind)
+  local like, cache, layers, heads, head_dim = net:cache_options(), {}, net:cache_sizes()
+  like.dtype = kind and "uint8" or dtype or like.dtype
+  for i = 1, layers do cache[i] = Layer(self.step, self.count * self.size, heads, head_dim, like, kind) end
+  return cache
 end
 
 -- Returns a page, or nil if sequences use all of them.
@@ -90,6 +102,15 @@ function Pages:grow(list, n)
     list[#list + 1] = page
   end
   return true
+end
+
+--- Returns the rows of the pages' memory that hold the positions from `first` to `last` of list.
+function Pages:slots(list, first, last)
+  local slots = {}
+  for at = first - 1, last - 1 do
+    slots[#slots + 1] = (list[math.floor(at / self.size) + 1] - 1) * self.size + at % self.size + 1
+  end
+  return slots
 end
 
 --- Notes the tokens of full pages of list, of which the first n are computed, after the first `noted` pages; returns

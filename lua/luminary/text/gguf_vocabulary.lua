@@ -1,4 +1,4 @@
---- Converts the tokenizer in a GGUF file to a tokenizer.json.
+--- Converts the tokenizer in a GGUF file to a tokenizer.json, and back.
 local core = require "luminary.core"
 local json_encode = require "luminary.base.json_encode"
 local lists = require "luminary.base.lists"
@@ -17,7 +17,7 @@ function vocabulary.encoded(root) return (json_encode(root):gsub('"merges":{}', 
 
 vocabulary.MOST_BYTES = 2 ^ 16 -- most bytes of a token, as in C
 local MOST_BYTES = vocabulary.MOST_BYTES
-local NORMAL, UNKNOWN, CONTROL, USER_DEFINED = 1, 2, 3, 4 -- values of tokenizer.ggml.token_type
+local NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = 1, 2, 3, 4, 5, 6 -- values of tokenizer.ggml.token_type
 
 -- ---- pre-tokenizers, by tokenizer.ggml.pre
 
@@ -47,17 +47,18 @@ end
 
 local byte_level = vocabulary.byte_level
 
-local cuts = {}
+local cuts, cut_names = {}, {} -- cuts by name; lists of the names of each
 for names, cut in pairs {
   ["gpt-2 phi-2 olmo mpt jais"] = {byte_level(true)},
-  ["starcoder refact smollm codeshell command-r"] = {{type = "Digits", individual_digits = true}, byte_level(true)},
-  ["llama3 llama-v3 llama-bpe falcon3 dbrx smaug-bpe"] = {split(vocabulary.words "\\p{N}{1,3}"), byte_level(false)},
+  ["smollm starcoder refact codeshell command-r"] = {{type = "Digits", individual_digits = true}, byte_level(true)},
+  ["llama-bpe llama3 llama-v3 falcon3 dbrx smaug-bpe"] = {split(vocabulary.words "\\p{N}{1,3}"), byte_level(false)},
   ["qwen2 stablelm2"] = {split(vocabulary.words "\\p{N}"), byte_level(false)},
   ["gpt-4o"] = {
     split(vocabulary.cased_words("\\p{N}{1,3}", "(?i:'s|'t|'re|'ve|'m|'ll|'d)?")), byte_level(false),
   },
   tekken = {split(vocabulary.cased_words("\\p{N}", "")), byte_level(false)},
 } do
+  cut_names[#cut_names + 1] = lists.parts(names, "%S+")
   for name in names:gmatch "%S+" do cuts[name] = cut end
 end
 local takes_whole_words = {llama3 = true, ["llama-v3"] = true, ["llama-bpe"] = true, falcon3 = true, tekken = true}
@@ -288,6 +289,87 @@ function vocabulary.read(path)
     add_bos_token = file.add_bos_token == nil and around_by_itself and roles.bos_token ~= nil or file.add_bos_token,
     add_eos_token = file.add_eos_token or false,
   }
+end
+
+-- ---- writing
+
+-- Returns a text that is equal for pre-tokenizers that cut texts alike.
+local function cut_text(pre)
+  local list = lists.map(pre and (pre.pretokenizers or {pre}) or {}, function(one)
+    local words = one.type == "Split" and one.behavior == "Isolated" and not one.invert and one.pattern.Regex
+    if one.type == "ByteLevel" and not one.add_prefix_space then words = one.use_regex ~= false end
+    return ("%s %s"):format(one.type, tostring(words or one.individual_digits))
+  end)
+  return table.concat(list, "\n")
+end
+
+-- Returns tokenizer.ggml.pre of a tokenizer.json with GPT-2's byte pairs.
+local function pre_of(path, root)
+  local normal, text = root.normalizer and root.normalizer.type, cut_text(root.pre_tokenizer)
+  for _, names in ipairs(cut_names) do
+    local name = lists.find(names, function(each)
+      return (takes_whole_words[each] or false) == (root.model.ignore_merges or false)
+    end) or names[1]
+    if cut_text {pretokenizers = cuts[name]} == text and (not normal or normal == "NFC" and name == "qwen2") then
+      return name
+    end
+  end
+  fail("save: '%s' has a pre-tokenizer or normalizer without a name in GGUF: %s; supported are %s", path,
+    printable_name(json_encode {root.normalizer or "none", root.pre_tokenizer or "none"}, 200),
+    table.concat(lists.sorted_keys(cuts), ", "))
+end
+
+--- Returns the metadata of a GGUF file about a tokenizer, by key. size: the number of the model's tokens, to which
+--- unused ones are appended.
+function vocabulary.metadata(tokenizer, size)
+  local root, path, file = core.json_decode(tokenizer:to_str(), false), tokenizer.path, {}
+  local model, tokens, types = root.model, {}, {}
+  local is_sentence_piece = model.byte_fallback == true
+  if model.type ~= "BPE" then
+    fail("save: '%s' is a tokenizer of type %s; GGUF files are written for byte pairs and SentencePiece's pairs", path,
+      tostring(model.type))
+  elseif #tokenizer > (size or 0) then
+    fail("save: the tokenizer has %d tokens, and the model %d", #tokenizer, size or 0)
+  end
+  for id = 0, size - 1 do tokens[id + 1], types[id + 1] = ("[PAD%d]"):format(id), UNUSED end
+  for token, id in pairs(model.vocab) do
+    tokens[id + 1] = token
+    types[id + 1] = is_sentence_piece and token:find "^<0x%x%x>$" and BYTE or NORMAL
+  end
+  for _, one in ipairs(root.added_tokens or {}) do
+    tokens[one.id + 1] = one.content
+    types[one.id + 1] = one.content == model.unk_token and UNKNOWN or one.special and CONTROL or USER_DEFINED
+  end
+  local scores, merges = {}, lists.map(model.merges, function(pair)
+    return type(pair) == "table" and pair[1] .. " " .. pair[2] or pair
+  end)
+  file.model, file.pre, file.merges = "gpt2", not is_sentence_piece and pre_of(path, root) or nil, merges
+  if is_sentence_piece then -- the earlier the merge that forms a token, the higher its score
+    for i = 1, size do scores[i] = -#merges - 1 end
+    for i = #merges, 1, -1 do
+      local id = model.vocab[merges[i]:gsub(" ", "", 1)]
+      if id then scores[id + 1] = -i end
+    end
+    file.model, file.pre, file.merges, file.scores = "llama", "default", nil, scores
+    local steps = json_encode {root.normalizer or false, root.pre_tokenizer or false}
+    file.add_space_prefix = steps:find('"Prepend"', 1, true) ~= nil
+      or steps:find('"Metaspace"', 1, true) ~= nil and not steps:find('"never"', 1, true)
+  end
+  file.tokens, file.token_type = tokens, types
+  for part, role in pairs(parts) do
+    local id = part ~= "separator" and tokenizer[role .. "_id"]
+    if id then file[part .. "_token_id"] = id - tokenizer.base end
+  end
+  local e = tokenizer:encode "a"
+  local ids, mask = e.ids:tolist(), e.special_tokens_mask:tolist()
+  for role, at in pairs {bos = 1, eos = #ids} do
+    local adds, key = mask[at] == 1, role .. "_token_id"
+    file["add_" .. role .. "_token"], file[key] = adds, adds and ids[at] - tokenizer.base or file[key]
+  end
+  local template = tokenizer.chat_template
+  local metadata = {["tokenizer.chat_template"] = type(template) == "table" and template.default or template}
+  for key, value in pairs(file) do metadata["tokenizer.ggml." .. key] = value end
+  return metadata
 end
 
 return vocabulary

@@ -410,13 +410,15 @@ function Tokenizer:add_special_tokens(tokens)
   return count
 end
 
+--- tokenizer:to_str(): Returns the text of a tokenizer.json with all added tokens.
+function Tokenizer:to_str()
+  local added = core.tokenizer_added(handle(self))
+  return files.with_field(self.json, "added_tokens", added[1] and json_encode(added) or "[]")
+end
+
 --- tokenizer:save(path): Writes a tokenizer.json with all added tokens, which Hugging Face's tokenizers read, too.
 function Tokenizer:save(path)
-  options.arg("Tokenizer:save", "path", path, "string")
-  local added = core.tokenizer_added(handle(self))
-  core.write_pieces(path, {
-    files.with_field(self.json, "added_tokens", added[1] and json_encode(added) or "[]"),
-  })
+  core.write_pieces(options.arg("Tokenizer:save", "path", path, "string"), {self:to_str()})
 end
 
 --- tokenizer:save_pretrained(folder): Writes tokenizer.json, and tokenizer_config.json with the special tokens,

@@ -15,9 +15,10 @@ import tempfile
 import gguf
 import torch
 import transformers
-from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 from safetensors import safe_open
 from safetensors.torch import save_file
+
+from gguf_llama import fill_llama, llama3_divisors
 
 ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../..")
 TEXT = dict(vocab_size=96, hidden_size=32, intermediate_size=48, num_hidden_layers=4, num_attention_heads=4,
@@ -162,23 +163,9 @@ def gguf_tensors(arch, shapes, config):
 def gguf_values(arch, config):
     """The metadata and additional tensors of a GGUF file."""
     writer, more = gguf.GGUFWriter("/dev/null", arch), {}
-    head, given = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads, config.rope_parameters
-    rope = given.get("full_attention", given)
-    writer.add_vocab_size(config.vocab_size)
-    writer.add_context_length(config.max_position_embeddings)
-    writer.add_embedding_length(config.hidden_size)
-    writer.add_block_count(config.num_hidden_layers)
-    writer.add_feed_forward_length(config.intermediate_size)
-    writer.add_head_count(config.num_attention_heads)
-    writer.add_head_count_kv(config.num_key_value_heads)
-    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
-    writer.add_rope_freq_base(rope["rope_theta"])
+    rope = config.rope_parameters.get("full_attention", config.rope_parameters)
+    fill_llama(writer, config, arch)
     writer.add_eos_token_id(2)
-    if arch.startswith(("qwen3", "gemma")):
-        writer.add_key_length(head)
-        writer.add_value_length(head)
-    if arch in ("llama", "smollm3", "phi3"):
-        writer.add_rope_dimension_count(int(head * rope.get("partial_rotary_factor", 1)))
     if arch in ("gemma2", "gemma3", "phi3"):
         writer.add_sliding_window(config.sliding_window or 0)
     if arch == "gemma2":
@@ -199,9 +186,9 @@ def gguf_values(arch, config):
         writer.add_rope_scaling_attn_factors(
             (1 + torch.tensor(128 / 64).log() / torch.tensor(64.0).log()).sqrt().item())
         more = {"rope_factors_%s.weight" % of: rope[of + "_factor"] for of in ("long", "short")}
-    if kind == "llama3":
-        rates = 1 / rope["rope_theta"] ** (torch.arange(0, head, 2) / head)
-        more = {"rope_freqs.weight": (rates / ROPE_INIT_FUNCTIONS["llama3"](config, "cpu")[0]).tolist()}
+    divisors = llama3_divisors(config)
+    if divisors is not None:
+        more = {"rope_freqs.weight": divisors.tolist()}
     values = {key: value.value for key, value in writer.kv_data[0].items()}
     return values, more
 

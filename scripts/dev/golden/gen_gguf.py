@@ -14,7 +14,8 @@ import torch
 import transformers
 from safetensors.torch import load_file, save_file
 from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
-from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+from gguf_llama import fill_llama, llama3_divisors
 
 GOLDEN = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../../spec/golden/language_")
 LLAMA = dict(vocab_size=60, hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=4,
@@ -41,10 +42,9 @@ def written(model, arch, state, fill, change):
         for key, weight in state.items():
             name = names.get_name(key, try_suffixes=(".weight", ".bias"))
             writer.add_tensor(name, np.ascontiguousarray(change(key, weight.numpy(), config)))
-        if getattr(config, "rope_parameters", {}).get("rope_type") == "llama3":
-            plain = 1 / config.rope_parameters["rope_theta"] ** (torch.arange(0, config.head_dim, 2) / config.head_dim)
-            scaled, _ = ROPE_INIT_FUNCTIONS["llama3"](config, "cpu")
-            writer.add_tensor("rope_freqs.weight", (plain / scaled).numpy().astype(np.float32))
+        divisors = llama3_divisors(config)
+        if divisors is not None:
+            writer.add_tensor("rope_freqs.weight", divisors.numpy().astype(np.float32))
         writer.write_header_to_file()
         writer.write_kv_data_to_file()
         writer.write_tensors_to_file()
@@ -53,22 +53,6 @@ def written(model, arch, state, fill, change):
         for key, weight in state.items():
             assert torch.equal(again[key].reshape(weight.shape), weight), key
         return torch.frombuffer(bytearray(open(path, "rb").read()), dtype=torch.uint8)
-
-
-def fill_llama(writer, config):
-    writer.add_vocab_size(config.vocab_size)
-    writer.add_context_length(config.max_position_embeddings)
-    writer.add_embedding_length(config.hidden_size)
-    writer.add_block_count(config.num_hidden_layers)
-    writer.add_feed_forward_length(config.intermediate_size)
-    writer.add_head_count(config.num_attention_heads)
-    writer.add_head_count_kv(config.num_key_value_heads)
-    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
-    writer.add_rope_dimension_count(config.head_dim)
-    writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
-    if config.head_dim * config.num_attention_heads != config.hidden_size:
-        writer.add_key_length(config.head_dim)
-        writer.add_value_length(config.head_dim)
 
 
 def change_llama(key, weight, config):

@@ -213,13 +213,19 @@ def attention_backward(grad, query, key, value, out, log_sum, dropout_p, draw):
     return slopes @ key, slopes.mT @ query, left.mT @ grad
 
 
-def paged_attention(query, keys, values, pages, sequence, position, page_size, scale, window):
-    rows = []
-    for q, s, last in zip(query, sequence.tolist(), position.tolist()):
+def paged_attention(query, keys, values, pages, sequence, position, page_size, scale, window, cap):
+    if not query.is_floating_point():
+        raise RuntimeError("query must be floating")
+    dtype = torch.float64 if query.dtype == torch.float64 else torch.float32
+    keys, values = ((expand_q8_0(t) if t.dtype == torch.uint8 else t).to(dtype) for t in (keys, values))
+    groups, rows = query.shape[1] // keys.shape[1], []
+    for q, s, last in zip(query.to(dtype), sequence.tolist(), position.tolist()):
         seen = torch.arange(max(0, last + 1 - window) if window > 0 else 0, last + 1)
         slots = pages[s][seen // page_size] * page_size + seen % page_size
-        k, v = keys[slots].transpose(0, 1)[None], values[slots].transpose(0, 1)[None]
-        rows.append(F.scaled_dot_product_attention(q[None, :, None], k, v, scale=scale, enable_gqa=True)[0, :, 0])
+        k, v = (t[slots].repeat_interleave(groups, 1) for t in (keys, values))
+        scores = torch.einsum("he,she->hs", q, k) * (scale or q.shape[1] ** -0.5)
+        weights = torch.softmax(torch.tanh(scores / cap) * cap if cap else scores, 1)
+        rows.append(torch.einsum("hs,shv->hv", weights, v).to(query.dtype))
     return torch.stack(rows) if rows else query.new_zeros([0, query.shape[1], values.shape[2]])
 
 

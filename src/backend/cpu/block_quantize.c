@@ -14,7 +14,7 @@ typedef struct integer_range {
 
 static integer_range range_of(const lm_block_kind *k) {
   const int most = (1 << (k->low.width + k->high.width)) - 1;
-  if (k->table) return (integer_range){k->form == LM_BLOCK_EXPONENT ? 12 : -127, 127}; /* only `low` is used */
+  if (k->table[0]) return (integer_range){k->form == LM_BLOCK_EXPONENT ? 12 : -127, 127}; /* only `low` is used */
   if (k->flip) return (integer_range){-127, 127};
   return (integer_range){(float)-k->zero, (float)(most - k->zero)};
 }
@@ -29,12 +29,13 @@ static float within(float v, float low, float high) {
 static int nearest_entry(const lm_block_kind *k, float v) {
   int best = 0;
   for (int i = 1; i < 16; i++)
-    if (fabsf((float)(k->table[i] - k->zero) - v) < fabsf((float)(k->table[best] - k->zero) - v)) best = i;
+    if (fabsf((float)(lm_block_entry(k, i) - k->zero) - v) < fabsf((float)(lm_block_entry(k, best) - k->zero) - v))
+      best = i;
   return best;
 }
 
 static float rounded(const lm_block_kind *k, const integer_range *range, float v) {
-  if (k->table) return (float)(k->table[nearest_entry(k, v)] - k->zero);
+  if (k->table[0]) return (float)(lm_block_entry(k, nearest_entry(k, v)) - k->zero);
   return within(rintf(v), range->low, range->high);
 }
 
@@ -165,7 +166,8 @@ static void quantize(const lm_block_kind *k, const float *x, uint8_t *block) {
   lm_block_scales(k, block, scale, minimum);
   for (int i = 0; i < k->elements; i++) {
     const float s = scale[i / n], v = s != 0 ? (x[i] + (lm_block_has_minima(k) ? minimum[i / n] : 0)) / s : 0;
-    const int q = k->table ? nearest_entry(k, v) : ((int)within(rintf(v), range.low, range.high) + k->zero) ^ k->flip;
+    const int q =
+        k->table[0] ? nearest_entry(k, v) : ((int)within(rintf(v), range.low, range.high) + k->zero) ^ k->flip;
     put_field(block, k->low, i, q);
     if (k->high.width) put_field(block, k->high, i, q >> k->low.width);
   }

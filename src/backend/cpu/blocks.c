@@ -5,6 +5,7 @@
 #include "backend/cpu/index/indices.h"
 #include "backend/cpu/isa/block_expand.h"
 #include "backend/cpu/isa/block_product.h"
+#include "backend/cpu/isa/block_tiles.h"
 #include "backend/cpu/matmul/gemm.h"
 #include "backend/cpu/memory.h"
 #include "integers.h"
@@ -20,6 +21,8 @@ typedef struct linear_job {
   const float *bias;
   lm_tensor *y;
   lm_block_steps steps;
+  uint16_t *packed; /* rows of x for tiles */
+  int64_t each;     /* outputs of a unit of work by tiles */
 } linear_job;
 
 static void round_rows(void *ctx, int64_t first, int64_t last) {
@@ -49,20 +52,59 @@ static void multiply_many(void *ctx, int64_t first, int64_t last) {
   }
 }
 
+static void pack_rows(void *ctx, int64_t first, int64_t last) {
+  const linear_job *j = ctx;
+  const int64_t rows = j->x->size[0], n = j->x->size[1];
+  for (int64_t r = first * LM_TILE_STEP; r < last * LM_TILE_STEP; r += LM_TILE_STEP)
+    LM_ISA_PICK(lm_block_tile_loops)
+        ->pack(n, (int)lm_min(LM_TILE_STEP, rows - r), (const float *)j->x->data + r * n, j->packed + r * n);
+}
+
+static void multiply_tiles(void *ctx, int64_t first, int64_t last) {
+  const linear_job *j = ctx;
+  const int64_t rows = j->x->size[0], n = j->x->size[1], outs = j->y->size[1];
+  for (int64_t at = first * j->each; at < lm_min(outs, last * j->each); at += j->each) {
+    for (int64_t r = 0; r < rows; r += LM_TILE_ROWS)
+      LM_ISA_PICK(lm_block_tile_loops)
+          ->product(j->kind, (int)lm_min(LM_TILE_ROWS, rows - r), (int)lm_min(j->each, outs - at), n, j->packed + r * n,
+                    (const uint8_t *)j->weight->data + at * j->weight->size[1], j->bias ? j->bias + at : NULL,
+                    (float *)j->y->data + r * outs + at, outs, lm_scratch());
+  }
+}
+
+static bool has_tiles(void) {
+  static _Atomic int known;
+  const struct lm_block_tile_loops *loops = LM_ISA_PICK(lm_block_tile_loops);
+  if (!known) known = loops->start && loops->start() ? 1 : -1;
+  return known > 0;
+}
+
+static lm_status linear_by_tiles(linear_job *j) {
+  const int64_t rows = j->x->size[0], n = j->x->size[1], outs = j->y->size[1];
+  const int64_t steps = lm_ceil_div(rows, LM_TILE_STEP);
+  const double work_ns = (double)rows * (double)outs * (double)n / 300;
+  LM_WORKSPACE(uint16_t, packed, steps * LM_TILE_STEP * n);
+  j->packed = packed;
+  j->each = lm_min(LM_TILE_OUTS, lm_round_up(lm_ceil_div(outs, lm_threads_for(work_ns)), LM_TILE_STEP));
+  NEED(lm_parallel(steps, (double)(rows * n) / 2, 0, pack_rows, j));
+  return lm_parallel(lm_ceil_div(outs, j->each), work_ns, LM_TILE_SCRATCH, multiply_tiles, j);
+}
+
 lm_status lm_cpu_block_linear(const lm_block_linear_args *a, lm_tensor *const *out) {
   const struct lm_block_loops *loops = LM_ISA_PICK(lm_block_loops);
-  const int64_t rows = a->x->size[0], n = a->x->size[1], outs = out[0]->size[1];
-  const int64_t row = lm_round_up(n, LM_BLOCK_CHUNK), groups = rows * row / lm_block_kind_of(a->kind)->group;
-  const bool few = rows <= FEW;
-  LM_WORKSPACE(int8_t, steps, rows * row);
-  LM_WORKSPACE(float, scale, 2 * groups);
-  LM_WORKSPACE(int32_t, starts, few ? rows * row / 4 : groups);
   linear_job job = {.kind = a->kind,
                     .x = a->x,
                     .weight = a->weight,
                     .y = out[0],
-                    .bias = a->bias ? (const float *)a->bias->data : NULL,
-                    .steps = {row, steps, scale, scale + groups, few ? NULL : starts, few ? starts : NULL}};
+                    .bias = a->bias ? (const float *)a->bias->data : NULL};
+  const int64_t rows = a->x->size[0], n = a->x->size[1], outs = out[0]->size[1];
+  const int64_t row = lm_round_up(n, LM_BLOCK_CHUNK), groups = rows * row / lm_block_kind_of(a->kind)->group;
+  const bool few = rows <= FEW;
+  if (!few && has_tiles()) return linear_by_tiles(&job);
+  LM_WORKSPACE(int8_t, steps, rows * row);
+  LM_WORKSPACE(float, scale, 2 * groups);
+  LM_WORKSPACE(int32_t, starts, few ? rows * row / 4 : groups);
+  job.steps = (lm_block_steps){row, steps, scale, scale + groups, few ? NULL : starts, few ? starts : NULL};
   const double products = (double)rows * (double)outs * (double)n;
   NEED(lm_parallel(rows, (double)(rows * row) / 2, 0, round_rows, &job));
   if (few) return lm_parallel(outs, products / 32 / (rows < 4 ? 1 : 2), 0, multiply_few, &job);

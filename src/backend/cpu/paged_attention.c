@@ -1,9 +1,10 @@
 /* Computes attention to keys and values in pages. A thread takes some tokens of a sequence and the heads that share
- * keys; it converts a block of these to float32 in its cache, and updates a softmax along the blocks as attention. */
+ * keys; it converts a part of these to float32 in its cache, and updates a softmax along the parts as attention. */
 #include <string.h>
 
 #include "backend/cpu/cpu.h"
 #include "backend/cpu/isa/attention.h"
+#include "backend/cpu/isa/block_expand.h"
 #include "backend/cpu/isa/matmul/skinny_gemm.h"
 #include "backend/cpu/memory.h"
 #include "op/kernels.h"
@@ -44,14 +45,21 @@ static size_t paged_scratch_of(const paged_job *j, char *memory, paged_scratch *
 /* Reads a head's rows of the positions from `first` on as float32. */
 static void read_rows(const paged_job *j, const lm_tensor *t, int64_t sequence, int64_t head, int64_t first, int64_t n,
                       int64_t width, float *to) {
-  const int64_t page_size = j->a->page_size, step = j->kv_heads * width * (int64_t)lm_dtype_size(t->dtype);
+  const int64_t page_size = j->a->page_size, step = j->kv_heads * t->size[2] * (int64_t)lm_dtype_size(t->dtype);
   const int64_t *page = (const int64_t *)j->a->pages->data + sequence * j->a->pages->size[1];
   void (*const read)(const void *, int64_t, float *) = LM_ISA_PICK(lm_skinny_gemm_loops)->read[t->dtype];
+  void (*const expand)(int64_t, const uint8_t *, float *) = LM_ISA_PICK(lm_block_expand_loops)->expand[j->a->kind];
+  const int64_t blocks = width / lm_block_kind_of(j->a->kind)->elements;
   for (int64_t i = first, end; i < first + n; i = end) {
     const char *row =
         t->data + ((page[i / page_size] - 1) * page_size + i % page_size) * step + head * (step / j->kv_heads);
     end = lm_min(first + n, (i / page_size + 1) * page_size);
-    for (int64_t k = i; k < end; k++, row += step, to += width) read(row, width, to);
+    for (int64_t k = i; k < end; k++, row += step, to += width) {
+      if (t->dtype == LM_U8)
+        expand(blocks, (const uint8_t *)row, to);
+      else
+        read(row, width, to);
+    }
   }
 }
 
@@ -90,6 +98,7 @@ static void attend(const paged_job *j, const token_group *q, int64_t kv_head, ch
                                 .cols = cols,
                                 .line = LINE,
                                 .causal = q->position - k,
+                                .cap = j->a->cap,
                                 .mask = cuts ? r.seen : NULL,
                                 .mask_is_bool = true,
                                 .mask_row = KEYS,
@@ -137,7 +146,7 @@ lm_status lm_cpu_paged_attention(const lm_paged_attention_args *a, lm_tensor *co
                    .heads = a->query->size[1],
                    .kv_heads = a->keys->size[1],
                    .width = a->query->size[2],
-                   .value_width = a->values->size[2]};
+                   .value_width = out[0]->size[2]};
   NEED(check_pages(a));
   if (tokens == 0 || job.heads == 0 || job.value_width == 0) return LM_OK;
   job.shared = job.heads / job.kv_heads;

@@ -15,6 +15,7 @@
 #include "base/mem.h"
 #include "device/graph.h"
 #include "op/nn/attention.h"
+#include "paged_attention.h"
 
 static lm_attention_side side_of(const lm_tensor *t) {
   return (lm_attention_side){t->data, t->stride[0], t->stride[1], t->stride[2]};
@@ -281,4 +282,39 @@ lm_status lm_cuda_dropout_by_draw(const lm_dropout_by_draw_args *a, lm_tensor *c
   return LAUNCH("lm_dropout_drawn", lm_k_dropout_by_draw(a->x->dtype, a->x->data, out[0]->data, a->x->numel,
                                                          (const uint64_t *)a->draw->data, threshold_of(a->p),
                                                          keep_scale_of(a->p), f->stream));
+}
+
+lm_status lm_cuda_paged_attention(const lm_paged_attention_args *a, lm_tensor *const *out, lm_cuda_frame *f) {
+  lm_tensor *keys, *values;
+  lm_bad bad;
+  if (out[0]->numel == 0) return LM_OK;
+  NEED(lm_cuda_bad(f->device, &bad));
+  NEED(lm_cuda_lay_out(f, a->keys, LM_CONTIGUOUS, true, &keys));
+  NEED(lm_cuda_lay_out(f, a->values, LM_CONTIGUOUS, true, &values));
+  const int64_t bytes = (int64_t)lm_dtype_size(keys->dtype);
+  const lm_paged_attention_job job = {.dtype = keys->dtype,
+                                      .kind = a->kind,
+                                      .bad_kind = LM_BAD_INDEX,
+                                      .tokens = a->query->size[0],
+                                      .heads = a->query->size[1],
+                                      .key_heads = keys->size[1],
+                                      .width = a->query->size[2],
+                                      .value_width = out[0]->size[2],
+                                      .sequences = a->pages->size[0],
+                                      .entries = a->pages->size[1],
+                                      .page_size = a->page_size,
+                                      .count = keys->size[0] / a->page_size,
+                                      .window = a->window,
+                                      .key_bytes = keys->size[2] * bytes,
+                                      .value_bytes = values->size[2] * bytes,
+                                      .scale = (float)a->scale,
+                                      .cap = (float)a->cap,
+                                      .query = (const float *)a->query->data,
+                                      .keys = keys->data,
+                                      .values = values->data,
+                                      .pages = (const int64_t *)a->pages->data,
+                                      .sequence = (const int64_t *)a->sequence->data,
+                                      .position = (const int64_t *)a->position->data,
+                                      .y = (float *)out[0]->data};
+  return LAUNCH("paged_attention", lm_k_paged_attention(&job, bad, f->stream));
 }

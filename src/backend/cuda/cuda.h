@@ -115,6 +115,8 @@ lm_status lm_cuda_rescale(int n, lm_tensor *const *from, lm_tensor *const *to, d
   X(attention) X(attention_backward) X(attention_draw) X(dropout_by_draw) X(batch_normalize)                          \
   X(batch_normalize_backward) X(row_norm) X(row_norm_backward) X(recurrent_network) X(recurrent_network_backward)     \
   X(dropout) X(fill_) X(fill_random) X(arange) X(linspace) X(poisson) X(binomial) X(multinomial)                      \
+  /* blocks.c, attention.c */                                                                                         \
+  X(block_linear) X(expand_blocks) X(paged_attention)                                                                 \
   /* linalg/ */                                                                                                       \
   LM_CUDA_CUFFT(X) LM_CUDA_CUSOLVER(X)
 /* clang-format on */

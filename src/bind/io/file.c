@@ -18,7 +18,8 @@
  *   view_as            a view of the memory of a contiguous tensor from byte `at` on
  *   crc32              checksum of a contiguous tensor or a string; before: 0, or the preceding bytes'
  *   crc32c             the same with Castagnoli's polynomial
- *   write_pieces       writes strings and tensors in order: a complete file or none
+ *   write_pieces       writes strings, tensors, and those that functions return when it is their turn, in order: a
+ *                      complete file or none
  *   growing_file_open  io/growing_file.h
  *   remove_abandoned   removes killed writers' temporary files, and shards not named in the list
  *   complete_parts     renames path .. suffix to path
@@ -292,6 +293,10 @@ static lm_status write_pieces(lua_State *L, lm_lua *s, void *arg) {
   TRY(lm_new_file_open(path, "", &f));
   for (int i = 1, n = (int)lua_objlen(L, 2); i <= n; i++) {
     lua_rawgeti(L, 2, i);
+    if (lua_isfunction(L, -1) && lm_pcall(L, 0, 1)) {
+      const char *why = lua_tostring(L, -1);
+      TRY(lm_fail(LM_E_ARG, "%s", why ? why : "a piece cannot be made"));
+    }
     if (lua_type(L, -1) == LUA_TSTRING) {
       size_t bytes;
       const char *text = lua_tolstring(L, -1, &bytes);

@@ -233,11 +233,14 @@ local function block_kinds()
     .. "#pragma once\n"}
   local function add(format, ...) body[#body + 1] = format:format(...) end
   for _, kind in ipairs(blocks) do
-    local table_name = kind.table and "lm_block_table_" .. kind.name or "NULL"
-    if kind.table then add("static const uint8_t %s[16] = %s;", table_name, numbers(kind.table)) end
-    add("static const lm_block_kind lm_block_%s = {\"%s\", %d, %d, %d, %d, %d, LM_BLOCK_%s, %s, %s, %s};", kind.name,
-      kind.name, kind.bytes, kind.elements, kind.group, kind.zero, kind.flip, kind.scales:upper(), numbers(kind.low),
-      numbers(kind.high), table_name)
+    local halves = {"0", "0"} -- the table's bytes, the first lowest
+    for i = 1, kind.table and 2 or 0 do
+      halves[i] = "0x"
+      for k = 8, 1, -1 do halves[i] = ("%s%02x"):format(halves[i], kind.table[(i - 1) * 8 + k]) end
+    end
+    add("LM_BLOCK_KIND(%s, \"%s\", %d, %d, %d, %d, %d, LM_BLOCK_%s, %s, %s, %s)", kind.name, kind.name, kind.bytes,
+      kind.elements, kind.group, kind.zero, kind.flip, kind.scales:upper(), numbers(kind.low), numbers(kind.high),
+      numbers(halves))
   end
   local names = map(blocks, function(kind) return ("X(%s)"):format(kind.name) end)
   add("#define LM_BLOCK_KINDS(X) %s", table.concat(names, " "))

@@ -22,3 +22,11 @@ lm_status lm_check_elements_of_blocks(lm_op_id op, int64_t elements, int kind, i
   *bytes = elements / k->elements * k->bytes;
   return check_multiple(op, "elements", elements, k->elements, k);
 }
+
+lm_status lm_check_floats_or_blocks(lm_op_id op, const lm_tensor *t, int64_t size, int kind, int64_t *elements) {
+  *elements = size;
+  if (lm_dtype_is_float(t->dtype)) return LM_OK;
+  if (t->dtype == LM_U8) return lm_check_blocks(op, size, kind, elements);
+  return lm_fail_dtype(lm_ops[op].name, "keys and values", "floating point, or uint8 for blocks",
+                       lm_dtype_name(t->dtype));
+}

@@ -259,19 +259,44 @@ end, function(n, packed, indices, scales, zeros)
   local y = dequantized(n, rows_at(packed), rows_at(scales), rows_at(zeros), rows, sizes[#sizes])
   return to(y, scales.dtype):reshape(helpers.joined({unpack(indices.shape)}, sizes))
 end}
-op.MatMulNBits = {bits = 4, block_size = 32, prepare = function(n)
+-- Returns a weight of MatMulNBits as rows of the blocks that lm.block_linear multiplies, and their kind; nil if no kind
+-- has such scales.
+local function blocks_of(n, packed, scales, zeros)
+  local per_scale, count = n.block_size / 32, n.N * n.K / 32
+  local size = scales:abs() -- float16 holds 2^-14 to 65504, and less exactly smaller numbers
+  local beyond = ops.logical_or(ops.logical_and(size:lt(2 ^ -14), size:ne(0)), size:gt(65504 / 15))
+  if per_scale % 1 ~= 0 or n.K % n.block_size ~= 0 or zeros and (n.bits == 8 or zeros.dtype ~= "uint8")
+    or not packed.device:find "^cpu" or beyond:any():item() then return nil end
+  local function halves(t) -- in the first bytes of blocks
+    t = to(ops.expand(t:reshape(-1, 1), {count / per_scale, per_scale}), "float16"):contiguous()
+    return core.view_as(t:view(-1), "uint8", {count, 2}, {2, 1}, 0)
+  end
+  scales = to(scales, "float32"):reshape(-1)
+  if n.bits == 8 then return ops.cat({halves(scales), ops.bitwise_xor(packed, 128):reshape(count, 32)}, 2), "q8_0" end
+  local low, high = ops.bitwise_and(packed, 15), ops.bitwise_right_shift(packed, 4)
+  local q = ops.stack({low:reshape(-1), high:reshape(-1)}, 2):reshape(count, 2, 16)
+  q = ops.bitwise_or(q:select(2, 1), ops.bitwise_left_shift(q:select(2, 2), 4))
+  if not zeros then return ops.cat({halves(scales), q}, 2), "q4_0" end
+  zeros = ops.narrow(unpacked(zeros:reshape(n.N, -1), 4), 2, 1, n.K / n.block_size):reshape(-1)
+  return ops.cat({halves(scales), halves(scales * zeros * -1), q}, 2), "q4_1"
+end
+op.MatMulNBits = {bits = 4, block_size = 32, accuracy_level = 0, prepare = function(n)
   check_bits(n)
   if n.inputs[5] and n.inputs[5] ~= 0 then n:unsupported "with g_idx" end
 end, how = "list", function(n, list)
   local x, packed, scales, zeros, _, bias = unpack(list, 1, 6)
   local kept, N, K = n.kept_weight, n.N, n.K
   if not (kept and kept.is_current(packed, scales, zeros)) then
-    kept = {weight = to(dequantized(n, packed, scales, zeros, N, K), x.dtype)}
+    kept = {}
+    if n.accuracy_level == 4 then kept.weight, kept.kind = blocks_of(n, packed, scales, zeros) end -- x in int8
+    kept.weight = kept.kind and kept.weight:reshape(N, -1)
+      or to(dequantized(n, packed, scales, zeros, N, K), x.dtype)
     if n:const(2) and not core.graph_is_capturing() then -- a graph computes nothing yet
       kept.is_current = helpers.watch(packed, scales, zeros)
       n.kept_weight = core.keep(kept)
     end
   end
+  if kept.kind then return ops.block_linear(x, kept.weight, bias and to(bias, "float32"), kept.kind) end
   return ops.linear(x, kept.weight, bias)
 end}
 

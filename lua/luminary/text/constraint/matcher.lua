@@ -104,8 +104,24 @@ end
 
 -- ---- tokens
 
+-- Returns true for printable ASCII except quotes and backslashes. Most tokens consist of such bytes.
+local function is_plain(byte) return byte >= 32 and byte < 127 and byte ~= 34 and byte ~= 39 and byte ~= 92 end
+
+-- Returns true if a state stays the same after each plain byte, as within a JSON string.
+local function keeps_plain(self, state)
+  for byte = 32, state.keeps == nil and 126 or 0 do
+    if is_plain(byte) and self:after(state, string.char(byte)) ~= state then
+      state.keeps = false
+      break
+    end
+  end
+  state.keeps = state.keeps ~= false
+  return state.keeps
+end
+
 --- Returns the tree of tokens' bytes, in preorder: by node the byte, its depth, the node after those below it, and the
---- token's number, 0 for none. texts: by token number from 1 its bytes; nil for tokens that are no text.
+--- token's number, 0 for none; the tokens of plain bytes; and the first nodes of all others. texts: by token number
+--- from 1 its bytes; nil for tokens that are no text.
 function matcher.tree(texts, n)
   local order, total = {}, 0
   for token = 1, n do
@@ -120,7 +136,7 @@ function matcher.tree(texts, n)
   end)
   local new = ffi.typeof "int32_t[?]"
   local tree = {n = 0, same = {}, byte = new(total + 1), depth = new(total + 1), past = new(total + 1),
-    token = new(total + 1)}
+    token = new(total + 1), plain = {}, others = {}}
   local path, last, last_token = {}, "", nil
   for _, token in ipairs(order) do
     local text, common = texts[token], 0
@@ -140,13 +156,24 @@ function matcher.tree(texts, n)
     end
   end
   for depth = #last, 1, -1 do tree.past[path[depth]] = tree.n end
+  local node = 0
+  while node < tree.n do
+    if is_plain(tree.byte[node]) then
+      if tree.token[node] > 0 then tree.plain[#tree.plain + 1] = tree.token[node] end
+      node = node + 1
+    else
+      tree.others[#tree.others + 1] = node
+      node = tree.past[node]
+    end
+  end
   return tree
 end
 
--- Sets forbidden[token - 1] to 0 for the tokens up to `most` that may follow in a state.
-local function allow(self, tree, state, forbidden, most)
-  local path, node, bytes, depths, past, tokens = {[0] = state}, 0, tree.byte, tree.depth, tree.past, tree.token
-  while node < tree.n do
+-- Sets forbidden[token - 1] to 0 for the tokens up to `most` of the nodes from `node` to `last - 1` that may follow.
+-- path: states by depth, up to that above the first node.
+local function allow(self, tree, path, node, last, forbidden, most)
+  local bytes, depths, past, tokens = tree.byte, tree.depth, tree.past, tree.token
+  while node < last do
     local depth, byte = depths[node], bytes[node]
     local from = path[depth - 1]
     local following = from[byte]
@@ -158,6 +185,20 @@ local function allow(self, tree, state, forbidden, most)
     else
       node = past[node]
     end
+  end
+end
+
+-- Does so for all tokens in a state.
+local function allow_all(self, tree, state, forbidden, most)
+  if keeps_plain(self, state) then
+    for _, token in ipairs(tree.plain) do
+      if token <= most then forbidden[token - 1] = 0 end
+    end
+    for _, node in ipairs(tree.others) do
+      allow(self, tree, {[tree.depth[node] - 1] = state}, node, tree.past[node], forbidden, most)
+    end
+  else
+    allow(self, tree, {[0] = state}, 0, tree.n, forbidden, most)
   end
   for token, others in pairs(tree.same) do
     for _, other in ipairs(token <= most and forbidden[token - 1] == 0 and others or {}) do
@@ -172,7 +213,7 @@ function Matcher:mask(tree, state, vocabulary, ends)
   if mask then return mask end
   mask = core.ops.ones({vocabulary}, {dtype = "bool"})
   local forbidden = ffi.cast("uint8_t *", mask:data_ptr())
-  allow(self, tree, state, forbidden, vocabulary)
+  allow_all(self, tree, state, forbidden, vocabulary)
   for token in pairs(state.accepts and ends or {}) do
     if token <= vocabulary then forbidden[token - 1] = 0 end
   end

@@ -13,6 +13,7 @@ typedef struct lm_score_block {
   const char *mask; /* mask of the first score, or NULL: bool (false: not seen), or numbers to be added */
   bool mask_is_bool;
   int64_t mask_row, mask_col;     /* strides; mask_col is 0 or 1 */
+  double cap;                     /* scores become cap * tanh(score / cap), before the mask; 0: none */
   const lm_dropout_params *drop;  /* dropout of weights, or NULL */
   int64_t position, position_row; /* index of the first score in the draw; from one row to the next */
 } lm_score_block;

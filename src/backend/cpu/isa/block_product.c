@@ -7,15 +7,14 @@
 #include "backend/cpu/isa/int8_lanes.h"
 #include "backend/cpu/isa/lanes.h"
 
-enum { RUNS = LM_BLOCK_CHUNK / LM_RUN, FEW = 4, MANY = 8, STEPS = 127, AHEAD = 2048 };
+enum { RUNS = LM_BLOCK_CHUNK / LM_RUN, FEW = 4, MANY = 8, STEPS = 127, AHEAD = 4096 };
 
 /* ---- scales of blocks */
 
-/* Reads the scales and minima of `runs` runs, RUNS of them or, with zeros after them, fewer. Blocks have one run or
- * RUNS. */
-LM_INLINE void scales_of(const lm_block_kind *k, const uint8_t *block, int runs, float *scale, float *minimum) {
+/* Reads the scales and minima of a chunk, which is one block or has RUNS of one group. */
+LM_INLINE void scales_of(const lm_block_kind *k, const uint8_t *block, float *scale, float *minimum) {
 #ifdef __F16C__
-  if (k->elements == LM_RUN && runs == RUNS && (k->form == LM_BLOCK_HALF || k->form == LM_BLOCK_HALF_MINIMUM)) {
+  if (k->elements == LM_RUN && (k->form == LM_BLOCK_HALF || k->form == LM_BLOCK_HALF_MINIMUM)) {
 #define HALF(i) LM_LOAD_AS(short, block + (i)*k->bytes + at)
 #define HALVES() _mm256_cvtph_ps(_mm_setr_epi16(HALF(0), HALF(1), HALF(2), HALF(3), HALF(4), HALF(5), HALF(6), HALF(7)))
     int at = 0;
@@ -34,16 +33,16 @@ LM_INLINE void scales_of(const lm_block_kind *k, const uint8_t *block, int runs,
     _mm256_storeu_ps(minimum, least * _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_srli_si128(bytes, 8))));
     return;
   }
-#endif
-  if (k->elements == LM_BLOCK_CHUNK) {
-    lm_block_scales(k, block, scale, minimum);
+  if (k->form == LM_BLOCK_SIGNED_BYTES) {
+    const __m256 d = _mm256_cvtph_ps(_mm_set1_epi16(LM_LOAD_AS(short, block + 208)));
+    for (int i = 0; i < LM_BLOCK_GROUPS; i += 8)
+      _mm256_storeu_ps(scale + i,
+                       d * _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const void *)(block + 192 + i)))));
     return;
   }
-  for (int i = 0; i < RUNS; i++) {
-    float one[LM_BLOCK_GROUPS] = {0}, least[LM_BLOCK_GROUPS] = {0};
-    if (i < runs) lm_block_scales(k, block + i * k->bytes, one, least);
-    scale[i] = one[0], minimum[i] = least[0];
-  }
+#endif
+  if (k->elements == LM_BLOCK_CHUNK) return lm_block_scales(k, block, scale, minimum);
+  for (int i = 0; i < RUNS; i++) lm_block_scales(k, block + i * k->bytes, scale + i, minimum + i);
 }
 
 /* ---- sums of four products of bytes, added to `start`. w: unsigned; x: signed */
@@ -104,26 +103,31 @@ static void round_row(const lm_block_kind *k, int64_t n, const float *x, const l
   int8_t *steps = to->steps + r * row;
   float *scale = to->scale + r * groups, *sum = to->sum + r * groups;
   for (int64_t i = 0; i < row; i += LM_RUN, steps += LM_RUN) {
-    float largest = 0, check = 0, v[LM_RUN] = {0};
+    float largest, v[LM_RUN] = {0};
+    int32_t most = 0, bits[LM_RUN];
     if (i < n) memcpy(v, x + i, sizeof v);
-    for (int l = 0; l < LM_RUN; l++) {
-      const float size = fabsf(v[l]);
-      largest = size > largest ? size : largest;
-      check += v[l] * 0;
+    memcpy(bits, v, sizeof v);
+    for (int l = 0; l < LM_RUN; l++) { /* magnitudes are ordered as their bits are, whose maximum takes one step */
+      const int32_t size = bits[l] & INT32_MAX;
+      most = size > most ? size : most;
     }
+    memcpy(&largest, &most, sizeof most);
     const float by = largest > 0 ? STEPS / largest : 0;
-    const bool finite = check == 0 && by < INFINITY;
-    const float step = finite ? largest / STEPS : check == 0 ? 0 : NAN;
+    const bool finite = isfinite(largest) && by < INFINITY;
+    const float step = finite ? largest / STEPS : isfinite(largest) ? 0 : NAN;
     for (int l = 0; l < LM_RUN; l++) steps[l] = finite ? (int8_t)rintf(v[l] * by) : 0;
+    int32_t four[LM_RUN / 4];
+    for (int l = 0; l < LM_RUN / 4; l++) {
+      four[l] = steps[4 * l] + steps[4 * l + 1] + steps[4 * l + 2] + steps[4 * l + 3];
+      if (to->part) to->part[(r * row + i) / 4 + l] = -k->zero * four[l];
+    }
     for (int g = 0; g < LM_RUN; g += k->group) {
       int total = 0;
-      for (int l = 0; l < k->group; l++) total += steps[g + l];
+      for (int l = g / 4; l < (g + k->group) / 4; l++) total += four[l];
       const int64_t at = (i + g) / k->group;
       scale[at] = step, sum[at] = step * (float)total;
       if (to->start) to->start[r * groups + at] = -k->zero * total;
     }
-    for (int l = 0; to->part && l < LM_RUN; l += 4)
-      to->part[(r * row + i + l) / 4] = -k->zero * (steps[l] + steps[l + 1] + steps[l + 2] + steps[l + 3]);
   }
 }
 
@@ -135,70 +139,114 @@ LM_INLINE float sum_of_8(lm_float_8 v) {
   return sum[0] + sum[1];
 }
 
-/* Sums of rows of x: two, since an addition takes longer than a run, and the minima's. */
-typedef struct few_sums {
-  lm_float_8 even[FEW], odd[FEW], less[FEW];
-} few_sums;
+#ifdef __AVX512BW__
+enum { FEW_LANES = 16 };
+#define few_dots pack_dots
+#define few_integers lm_wide_integers
+typedef lm_float_pack few_floats;
+typedef lm_int32_pack few_ints;
 
-/* Returns sum plus the products of a run of weight, w, and of x; factor: of the run's groups. */
-LM_INLINE lm_float_8 add_run(const lm_block_kind *k, bool vnni, lm_float_8 sum, lm_int32_8 w, const int8_t *steps,
-                             const int32_t *part, const float *factor) {
-  const lm_int32_8 start = k->zero && !subtracts_zero(vnni, k->zero) ? LM_LOAD_AS(lm_int32_8, part) : (lm_int32_8){0};
-  const lm_int32_8 dots = run_dots(vnni, k->zero, start, w, LM_LOAD_AS(lm_int32_8, steps));
-  const float a = factor[0], b = k->group == LM_RUN ? a : factor[1];
-  return sum + __builtin_convertvector(dots, lm_float_8) * (lm_float_8){a, a, a, a, b, b, b, b};
+/* A chunk's scales times x's. */
+typedef few_floats few_scales;
+
+LM_INLINE few_scales few_scales_of(const lm_block_kind *k, const float *scale, const float *factor) {
+  __m512 to = _mm512_castps256_ps512(_mm256_loadu_ps(scale) * _mm256_loadu_ps(factor));
+  if (k->group < LM_RUN) to = _mm512_insertf32x8(to, _mm256_loadu_ps(scale + 8) * _mm256_loadu_ps(factor + 8), 1);
+  return (few_floats)to;
 }
 
-/* Adds the products of `runs` runs of a row of weight and of rows of x from element `at` of row `first` on. */
-LM_INLINE void add_chunk(const lm_block_kind *k, bool vnni, int rows, int runs, const uint8_t *block,
-                         const lm_block_steps *x, int64_t first, int64_t at, few_sums *to) {
-  const int groups = LM_BLOCK_CHUNK / k->group, each = LM_RUN / k->group;
-  float scale[LM_BLOCK_GROUPS] __attribute__((aligned(32))), minimum[LM_BLOCK_GROUPS] __attribute__((aligned(32)));
-  float by[FEW][LM_BLOCK_GROUPS] __attribute__((aligned(32)));
+/* Returns the factors of run i's lanes. */
+LM_INLINE few_floats few_factors(const lm_block_kind *k, const few_scales *of, int i) {
+  const few_ints lane = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+  return (few_floats)_mm512_permutexvar_ps((__m512i)((i * FEW_LANES + lane) / (k->group / 4)), (__m512)*of);
+}
+#define sum_of lm_pack_sum
+#else
+enum { FEW_LANES = 8 };
+#define few_dots run_dots
+typedef lm_float_8 few_floats;
+typedef lm_int32_8 few_ints;
+
+LM_INLINE lm_bytes_32 few_integers(const lm_block_kind *k, const uint8_t *block, int first) {
+  return lm_run_integers(k, block + first / k->elements * k->bytes, first % k->elements);
+}
+
+typedef struct few_scales {
+  float of[LM_BLOCK_GROUPS];
+} few_scales;
+
+LM_INLINE few_scales few_scales_of(const lm_block_kind *k, const float *scale, const float *factor) {
+  few_scales to = {{0}};
+  for (int i = 0; i < LM_BLOCK_CHUNK / k->group; i++) to.of[i] = scale[i] * factor[i];
+  return to;
+}
+
+LM_INLINE few_floats few_factors(const lm_block_kind *k, const few_scales *s, int i) {
+  const float a = s->of[i * LM_RUN / k->group], b = s->of[((i + 1) * LM_RUN - 1) / k->group];
+  return (few_floats){a, a, a, a, b, b, b, b};
+}
+#define sum_of sum_of_8
+#endif
+enum { FEW_RUN = 4 * FEW_LANES, FEW_RUNS = LM_BLOCK_CHUNK / FEW_RUN };
+
+/* Sums of rows of x: two, since an addition takes longer than a run, and the minima's. */
+typedef struct few_sums {
+  few_floats even[FEW], odd[FEW];
+  lm_float_8 less[FEW];
+} few_sums;
+
+/* Adds the products of a chunk of a row of weight and of rows of x from element `at` of row `first` on. */
+LM_INLINE void add_chunk(const lm_block_kind *k, bool vnni, int rows, const uint8_t *block, const lm_block_steps *x,
+                         int64_t first, int64_t at, few_sums *to) {
+  float scale[LM_BLOCK_GROUPS] __attribute__((aligned(64))), minimum[LM_BLOCK_GROUPS] __attribute__((aligned(64)));
+  few_scales by[FEW];
   const int8_t *steps[FEW];
   const int32_t *part[FEW];
-  for (int i = 0; i < LM_BLOCK_CHUNK / k->elements * k->bytes;
-       i += lm_cache_line) /* the processor's own stop at pages */
-    __builtin_prefetch(block + AHEAD + i);
-  scales_of(k, block, runs, scale, minimum);
+  scales_of(k, block, scale, minimum);
   for (int r = 0; r < rows; r++) {
     const uint64_t of = (uint64_t)((first + r) * x->row + at);
     const float *factor = x->scale + of / (unsigned)k->group, *sum = x->sum + of / (unsigned)k->group;
     steps[r] = x->steps + of, part[r] = x->part + of / 4;
-    for (int i = 0; i < groups; i += 8) {
-      const lm_float_8 product = LM_LOAD_AS(lm_float_8, scale + i) * LM_LOAD_AS(lm_float_8, factor + i);
-      memcpy(by[r] + i, &product, sizeof product);
-      if (lm_block_has_minima(k)) to->less[r] += LM_LOAD_AS(lm_float_8, minimum + i) * LM_LOAD_AS(lm_float_8, sum + i);
-    }
+    by[r] = few_scales_of(k, scale, factor);
+    for (int i = 0; lm_block_has_minima(k) && i < LM_BLOCK_CHUNK / k->group; i += 8)
+      to->less[r] += LM_LOAD_AS(lm_float_8, minimum + i) * LM_LOAD_AS(lm_float_8, sum + i);
   }
-#pragma GCC unroll 4
-  for (int i = 0; i < RUNS; i += 2) {
-    if (i < runs) {
-      const lm_int32_8 w =
-          (lm_int32_8)lm_run_integers(k, block + i * LM_RUN / k->elements * k->bytes, i * LM_RUN % k->elements);
-      for (int r = 0; r < rows; r++)
-        to->even[r] = add_run(k, vnni, to->even[r], w, steps[r] + i * LM_RUN, part[r] + i * 8, by[r] + i * each);
-    }
-    if (i + 1 < runs) {
-      const int j = i + 1;
-      const lm_int32_8 w =
-          (lm_int32_8)lm_run_integers(k, block + j * LM_RUN / k->elements * k->bytes, j * LM_RUN % k->elements);
-      for (int r = 0; r < rows; r++)
-        to->odd[r] = add_run(k, vnni, to->odd[r], w, steps[r] + j * LM_RUN, part[r] + j * 8, by[r] + j * each);
+#pragma GCC unroll 8
+  for (int i = 0; i < FEW_RUNS; i++) {
+    const few_ints w = (few_ints)few_integers(k, block, i * FEW_RUN);
+    for (int r = 0; r < rows; r++) {
+      few_ints dots = {0};
+      if (k->zero && !subtracts_zero(vnni, k->zero)) dots = LM_LOAD_AS(few_ints, part[r] + i * FEW_LANES);
+      dots = few_dots(vnni, k->zero, dots, w, LM_LOAD_AS(few_ints, steps[r] + i * FEW_RUN));
+      few_floats *sum = i % 2 ? &to->odd[r] : &to->even[r];
+      *sum += __builtin_convertvector(dots, few_floats) * few_factors(k, &by[r], i);
     }
   }
 }
 
 LM_INLINE void multiply_few(const lm_block_kind *k, bool vnni, int rows, int64_t n, const lm_block_steps *x,
                             int64_t first, const uint8_t *weight, float bias, float *y, int64_t y_row) {
+  const int bytes = LM_BLOCK_CHUNK / k->elements * k->bytes;
   few_sums sums;
   int64_t at = 0;
-  for (int r = 0; r < rows; r++) sums.even[r] = sums.odd[r] = sums.less[r] = (lm_float_8){0};
-  for (; at + LM_BLOCK_CHUNK <= n; at += LM_BLOCK_CHUNK, weight += LM_BLOCK_CHUNK / k->elements * k->bytes)
-    add_chunk(k, vnni, rows, RUNS, weight, x, first, at, &sums);
-  if (k->elements < LM_BLOCK_CHUNK && at < n)
-    add_chunk(k, vnni, rows, (int)(n - at) / LM_RUN, weight, x, first, at, &sums);
-  for (int r = 0; r < rows; r++) y[r * y_row] = sum_of_8(sums.even[r] + sums.odd[r] - sums.less[r]) + bias;
+  for (int r = 0; r < rows; r++) {
+    sums.even[r] = sums.odd[r] = (few_floats){0};
+    sums.less[r] = (lm_float_8){0};
+  }
+  for (; at + LM_BLOCK_CHUNK <= n; at += LM_BLOCK_CHUNK, weight += bytes) {
+    for (int i = 0; i < bytes; i += lm_cache_line) /* the processor's own stop at pages */
+      __builtin_prefetch(weight + AHEAD + i);
+    add_chunk(k, vnni, rows, weight, x, first, at, &sums);
+  }
+  if (k->elements < LM_BLOCK_CHUNK && at < n) {
+    uint8_t last[LM_BLOCK_CHUNK * 2] = {0};
+    memcpy(last, weight, (size_t)((n - at) / k->elements * k->bytes));
+    add_chunk(k, vnni, rows, last, x, first, at, &sums);
+  }
+  for (int r = 0; r < rows; r++) {
+    const float less = lm_block_has_minima(k) ? sum_of_8(sums.less[r]) : 0;
+    y[r * y_row] = sum_of(sums.even[r] + sums.odd[r]) - less + bias;
+  }
 }
 
 LM_INLINE void few_of(const lm_block_kind *k, bool vnni, int64_t rows, int64_t outs, int64_t n, const lm_block_steps *x,

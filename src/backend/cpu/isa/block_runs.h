@@ -60,12 +60,53 @@ LM_INLINE lm_bytes_32 lm_run_fields(const uint8_t *block, lm_block_bits b, int f
 LM_INLINE lm_bytes_32 lm_run_integers(const lm_block_kind *k, const uint8_t *block, int first) {
   lm_bytes_32 q = lm_run_fields(block, k->low, first, 0);
   if (k->high.width) q |= lm_run_fields(block, k->high, first, k->low.width);
-  if (!k->table) return k->flip ? q ^ (uint8_t)k->flip : q;
+  if (!k->table[0]) return k->flip ? q ^ (uint8_t)k->flip : q;
 #ifdef __AVX2__
   return (lm_bytes_32)_mm256_shuffle_epi8(_mm256_broadcastsi128_si256(_mm_loadu_si128((const void *)k->table)),
                                           (__m256i)q);
 #else
-  for (int i = 0; i < LM_RUN; i++) q[i] = k->table[q[i]];
+  for (int i = 0; i < LM_RUN; i++) q[i] = (uint8_t)lm_block_entry(k, q[i]);
   return q;
 #endif
 }
+
+/* ---- runs of 64 elements, of one block or of two that follow each other */
+#ifdef __AVX512BW__
+typedef uint8_t lm_bytes_64 __attribute__((vector_size(64)));
+typedef uint16_t lm_pairs_32 __attribute__((vector_size(64)));
+
+/* Returns the bytes with fields of 32 elements from `first` on, in order except for shifts. */
+LM_INLINE __m256i lm_run_bytes(const lm_block_kind *k, const uint8_t *block, lm_block_bits b, int first) {
+  const int each = b.span * 8 / b.width, at = first % k->elements;
+  block += first / k->elements * k->bytes + b.at + at / each * b.span + at % each % b.span;
+  return b.span < LM_RUN ? _mm256_broadcastsi128_si256(_mm_loadu_si128((const void *)block))
+                         : _mm256_loadu_si256((const void *)block);
+}
+
+/* Returns fields of the 64 elements from `first` on, shifted left by `up`. */
+LM_INLINE lm_bytes_64 lm_wide_fields(const lm_block_kind *k, const uint8_t *block, lm_block_bits b, int first, int up) {
+#define EIGHT(x) x, x, x, x, x, x, x, x
+  const lm_pairs_32 element = {EIGHT(0), EIGHT(16), EIGHT(32), EIGHT(48)};
+#undef EIGHT
+  if (b.span == 1) { /* a bit of each */
+    const uint8_t *from = block + first / k->elements * k->bytes + b.at;
+    const uint64_t bits = LM_LOAD_AS(uint32_t, from) | (uint64_t)LM_LOAD_AS(uint32_t, from + k->bytes) << 32;
+    return (lm_bytes_64)_mm512_maskz_set1_epi8(bits, (char)(1 << up));
+  }
+  const __m512i low = _mm512_castsi256_si512(lm_run_bytes(k, block, b, first));
+  const lm_pairs_32 v = (lm_pairs_32)_mm512_inserti64x4(low, lm_run_bytes(k, block, b, first + LM_RUN), 1);
+  const int each = b.span * 8 / b.width, elements = k->elements;
+  const lm_pairs_32 down =
+      (element + (uint16_t)first) % (uint16_t)elements % (uint16_t)each / (uint16_t)b.span * (uint16_t)b.width;
+  const uint16_t lift = (uint16_t)up;
+  return (lm_bytes_64)(down[31] > up ? v >> (down - lift) : v << (lift - down)) & (uint8_t)(((1 << b.width) - 1) << up);
+}
+
+/* Returns the integers of the 64 elements from `first` on, with zero not subtracted. */
+LM_INLINE lm_bytes_64 lm_wide_integers(const lm_block_kind *k, const uint8_t *block, int first) {
+  lm_bytes_64 q = lm_wide_fields(k, block, k->low, first, 0);
+  if (k->high.width) q |= lm_wide_fields(k, block, k->high, first, k->low.width);
+  if (!k->table[0]) return k->flip ? q ^ (uint8_t)k->flip : q;
+  return (lm_bytes_64)_mm512_shuffle_epi8(_mm512_broadcast_i32x4(_mm_loadu_si128((const void *)k->table)), (__m512i)q);
+}
+#endif

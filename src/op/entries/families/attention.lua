@@ -183,20 +183,28 @@ op "dropout_by_draw(x, p: number, draw, fused = false)" {
   grad = {x = "dropout_by_draw(g, p, draw)"}, internal = true,
   help = "dropout by reserved random numbers (attention_draw): the same elements at every call",
 }
--- Tokens of several sequences at once, each of which has its keys and values in pages of a common memory.
+-- Tokens of several sequences at once, each of which has its keys and values in pages of a common memory: as floats, or
+-- as uint8, blocks of the kind.
 op("paged_attention(query, keys, values, pages, sequence, position, page_size: int, "
-  .. "{scale: number?, window: int = 0})") {
+  .. "{scale: number?, window: int = 0, cap: number = 0, kind: block_kind = q8_0})") {
   operands = {
-    "query: [T, H, E] float in float32", "keys: [S, G, E] float", "values: [S, G, V] of keys", "pages: [R, P] index",
+    "keys: [S, G, A]", "floats_or_blocks(keys, A, kind, E)", "query: [T, H, E] float in float32",
+    "values: [S, G, B] of keys", "floats_or_blocks(values, B, kind, V)", "pages: [R, P] index",
     "sequence: [T] index", "position: [T] index", "heads(H, G)", "scale(&scale, E)", "page_size: at least 1",
-    "window: at least 0",
+    "window: at least 0", "cap: at least 0",
   },
-  results = {"y: [T, H, V] of query in float32"}, host = true,
+  results = {"y: [T, H, V] of query in float32"},
   forms = { -- float64 has no kernel of its own
+    {
+      when = "is_float(query) && epsilon_of(query) < 1e-10 && !is_float(keys) && !is_float(values)",
+      "paged_attention(query, in_dtype_of(expand_blocks(keys, kind), query), "
+        .. "in_dtype_of(expand_blocks(values, kind), query), pages, sequence, position, page_size, scale, window, cap)",
+    },
     {
       when = "is_float(query) && is_float(keys) && (epsilon_of(query) < 1e-10 || epsilon_of(keys) < 1e-10) "
         .. "&& ndim_of(query) == 3 && ndim_of(keys) == 3 && ndim_of(values) == 3 && ndim_of(pages) == 2 "
-        .. "&& page_size > 0 && page_size <= size_of(keys)[1]",
+        .. "&& page_size > 0 && page_size <= size_of(keys)[1] && size_of(keys)[2] > 0 "
+        .. "&& divides(size_of(keys)[2], size_of(query)[2])",
       "tokens = size_of(query)[1]",
       "offsets = in_dtype_of(cumsum(zeros_of(query, [page_size]) + 1, 0), pages)",
       "slots = unsqueeze((index_select(pages, 0, sequence) - 1) * page_size, -1) + offsets",
@@ -205,10 +213,14 @@ op("paged_attention(query, keys, values, pages, sequence, position, page_size: i
         .. "[tokens, all, size_of(keys)[2], size_of(keys)[3]]), 1, 2)",
       "value = transpose(reshape(index_select(values, 0, reshape(slots, [-1])), "
         .. "[tokens, all, size_of(values)[2], size_of(values)[3]]), 1, 2)",
+      "groups = size_of(query)[2] / size_of(keys)[2]",
       "ahead = cumsum(zeros_of(query, [all]) + 1, 0) - unsqueeze(position, -1)",
-      "seen = window > 0 ? logical_and(ahead <= 0, ahead > -window) : ahead <= 0",
-      "squeeze(scaled_dot_product_attention(unsqueeze(query, 2), in_dtype_of(key, query), "
-        .. "in_dtype_of(value, query), unsqueeze(unsqueeze(seen, 1), 1), 0, false, scale, true), [2])",
+      "hidden = window > 0 ? logical_or(ahead > 0, ahead <= -window) : ahead > 0",
+      "scores = matmul(unsqueeze(query, 2) * scale_of(scale, query), "
+        .. "transpose(repeated_heads(in_dtype_of(key, query), groups), -2, -1))",
+      "capped = cap > 0 ? tanh(scores / cap) * cap : scores",
+      "weights = softmax(masked_fill(capped, unsqueeze(unsqueeze(hidden, 1), 1), -inf), -1)",
+      "squeeze(matmul(weights, repeated_heads(in_dtype_of(value, query), groups)), [2])",
     },
   },
   grad = "none", autocast = "lower", values = "fail",

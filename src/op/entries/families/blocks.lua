@@ -7,8 +7,11 @@ op "block_linear(x, weight, bias?, kind: block_kind = q8_0)" {
     "weight: [K, B] uint8", "blocks(B, kind, D)", "x: [at..., D] float in float32 rows", "bias: [K] float in float32",
   },
   results = {"y: [at..., K] of x in float32 rows"}, host = true,
-  forms = { -- float64 has no kernel of its own
-    {when = "is_float(x) && epsilon_of(x) < 1e-10", "linear(x, in_dtype_of(expand_blocks(weight, kind), x), bias)"},
+  forms = { -- float64 has no kernel of its own, nor have many rows on a GPU
+    {
+      when = "(is_float(x) && epsilon_of(x) < 1e-10) || (!on_cpu(x) && numel_of(x) > 16 * size_of(x)[-1])",
+      "linear(x, in_dtype_of(expand_blocks(weight, kind), x), in_dtype_of(bias, x))",
+    },
   },
   grad = {x = "block_linear_input(g, weight, kind)", bias = "g"},
   autocast = "lower", flops = "2 * numel_of(y) * size_of(x)[-1]",
@@ -18,7 +21,7 @@ op "block_linear_input(grad, weight, kind: block_kind = q8_0)" {
   operands = {"weight: [K, B] uint8", "blocks(B, kind, D)", "grad: [at..., K] float in float32 rows"},
   results = {"y: [at..., D] of grad in float32 rows"}, host = true,
   forms = {
-    {when = "is_float(grad) && epsilon_of(grad) < 1e-10",
+    {when = "is_float(grad) && (epsilon_of(grad) < 1e-10 || !on_cpu(grad))",
       "linear(grad, in_dtype_of(t(expand_blocks(weight, kind)), grad))"},
   },
   grad = {grad = "block_linear(g, weight, nil, kind)"}, flops = "2 * numel_of(y) * size_of(grad)[-1]",
@@ -26,7 +29,8 @@ op "block_linear_input(grad, weight, kind: block_kind = q8_0)" {
 }
 op "block_rows(index, weight, kind: block_kind = q8_0)" {
   operands = {"weight: [V, B] uint8", "blocks(B, kind, D)", "index: [at...] index flat"},
-  results = {"rows: [at..., D] float32 rows"}, host = true, grad = "none",
+  results = {"rows: [at..., D] float32 rows"}, grad = "none",
+  forms = {{when = "!on_cpu(weight)", "expand_blocks(embedding(index, weight), kind)"}},
   index_below = {"index", "weight", 1},
   help = "Returns the rows of a matrix of quantized blocks at the given indices, as float32.",
 }

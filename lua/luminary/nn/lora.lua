@@ -1,0 +1,88 @@
+--- Adapts frozen linear layers by products of low rank (Hu et al., "LoRA: Low-Rank Adaptation of Large Language
+--- Models", 2022), with the names of parameters of Hugging Face's peft.
+local block_kinds = require "luminary.block_kinds"
+local core = require "luminary.core"
+local layer = require "luminary.nn.define_layer"
+local init = require "luminary.nn.initializers"
+local lists = require "luminary.base.lists"
+local load_module = require "luminary.base.load_module"
+local options = require "luminary.base.options"
+local signature = require "luminary.base.signature"
+
+local ops = core.ops
+local lora = {}
+
+--- nn.LoRALinear(…): Adds a trained product of low rank to a frozen linear layer.
+local LoRALinear = layer.define("LoRALinear", nil, lora)
+
+LoRALinear.init = signature.of([[LoRALinear(base_layer: module, rank: count, {alpha: positive = (rank),
+  dtype: string})]], function(self, base, rank, o)
+  self.in_features, self.out_features = base.in_features, base.out_features
+  if not self.in_features then options.must_be("LoRALinear", "base_layer", "a linear layer", base) end
+  self.base_layer, self.rank, self.scaling = base:requires_grad_(false), rank, (o.alpha or rank) / rank
+  local weight = base.weight
+  local how = {bias = false, dtype = o.dtype or weight:is_floating_point() and weight.dtype or nil,
+    device = weight.device}
+  local Linear = load_module("luminary.nn.linear").Linear
+  self.lora_A, self.lora_B = Linear(self.in_features, rank, how), Linear(rank, self.out_features, how)
+  init.zeros_(self.lora_B.weight)
+end)
+
+function LoRALinear:forward(x) return self.base_layer(x) + self.lora_B(self.lora_A(x)) * self.scaling end
+
+--- Returns a layer with the sum of both weights: blocks of `kind`, or of a dtype; by default as the base has it.
+LoRALinear.merged = signature.of("LoRALinear:merged(kind: string?)", function(self, kind)
+  local base = self.base_layer
+  local transposed = base.weight_dims and base.weight_dims.output == 2
+  return core.no_grad(function()
+    local weight = base.kind and ops.expand_blocks(base.weight, base.kind) or base.weight:float()
+    if transposed then weight = weight:t() end
+    weight = weight + ops.matmul(self.lora_B.weight:float(), self.lora_A.weight:float()) * self.scaling
+    kind = kind or base.kind
+    if block_kinds[kind] then return load_module("luminary.nn.blocks").BlockLinear(weight, kind, base.bias) end
+    if not base.kind then
+      base.weight:copy_(transposed and weight:t() or weight)
+      return kind and base:to(kind) or base
+    end
+    local new = load_module("luminary.nn.linear").Linear(self.in_features, self.out_features, {bias = false})
+    new.weight:copy_(weight)
+    new.bias = base.bias
+    return new:to(kind)
+  end)
+end)
+
+layer.prints(LoRALinear, "in_features out_features rank scaling")
+
+--- Freezes a net and puts nn.LoRALinear around its linear layers with these names. Returns the net.
+lora.add_lora = signature.of([[add_lora(net: module, rank: count, {targets: string[], alpha: positive = (rank),
+  dtype: string})]], function(net, rank, o)
+  local found, targets = {}, o.targets or {"q_proj", "v_proj", "qkv_proj", "c_attn"}
+  for path, module in net:named_modules() do
+    if module.in_features and lists.index_of(targets, path:match "[^.]*$") then found[path] = module end
+  end
+  if not next(found) then
+    options.fail("add_lora: no linear layer is named '%s'", table.concat(targets, "' or '"))
+  end
+  net:requires_grad_(false)
+  for path, module in lists.sorted_pairs(found) do
+    net:set_submodule(path, LoRALinear(module, rank, {alpha = o.alpha, dtype = o.dtype}))
+  end
+  return net
+end)
+
+--- Replaces each nn.LoRALinear of a net by its merged(kind). Returns the net.
+lora.merge_lora = signature.of("merge_lora(net: module, kind: string?)", function(net, kind)
+  local found = {}
+  for path, module in net:named_modules() do found[path] = module:is(LoRALinear) and module or nil end
+  for path, module in pairs(found) do net:set_submodule(path, module:merged(kind)) end
+  return net
+end)
+
+--- Returns the adapters' part of a net's state_dict.
+lora.lora_state_dict = signature.of("lora_state_dict(net: module)", function(net)
+  local out = {}
+  for name, t in pairs(net:state_dict()) do out[name] = name:find "%.lora_[AB]%." and t or nil end
+  return out
+end)
+
+return lora

@@ -1,0 +1,39 @@
+-- A language model with quantized blocks on a GPU: serve.Engine has the tokens that it has on the CPU.
+local lm = require "luminary"
+
+describe("serve.Engine on CUDA", function()
+  local net
+  setup(function()
+    lm.manual_seed(1)
+    net = lm.models.llama {
+      vocab_size = 50, hidden_size = 256, intermediate_size = 256, num_hidden_layers = 2, num_attention_heads = 4,
+      num_key_value_heads = 2, max_position_embeddings = 64,
+    }:eval()
+    lm.quantize(net, "q4_k")
+  end)
+  teardown(function() net = nil end)
+
+  -- Returns the tokens of three conversations, of which two begin alike.
+  local function tokens(device, cache)
+    local engine = lm.serve.Engine(net:to(device), {
+      num_workers = 0, max_tokens = 128, page_size = 4, cache = cache, chunk = 8, -- few rows are rounded alike
+    })
+    local futures, lists = {}, {}
+    for i = 1, 3 do
+      local prompt = {1, 7, 9, 4, 2, 5, 8, 3, 6, i == 3 and 2 or 11}
+      futures[i] = engine:submit(prompt, {max_new_tokens = 6 + i})
+    end
+    for i, future in ipairs(futures) do lists[i] = future:get() end
+    engine:close()
+    return lists
+  end
+
+  for _, cache in ipairs {"floats", "q8_0", "q4_0"} do
+    it("has the CPU's tokens with a cache of " .. cache, function()
+      local kind = cache ~= "floats" and cache or nil
+      local want = tokens("cpu", kind)
+      assert.same(want, tokens("cuda", kind))
+      assert.equal(19, #want[3])
+    end)
+  end
+end)

@@ -1,0 +1,86 @@
+-- nn.LoRALinear, nn.utils.add_lora, merge_lora and lora_state_dict, over quantized blocks too.
+local lm = require "luminary"
+local says = require "spec.support.says"
+local temp = require "spec.support.temp"
+local nn = lm.nn
+
+local function llama()
+  return lm.models.llama {vocab_size = 40, hidden_size = 64, intermediate_size = 64, num_hidden_layers = 1,
+    num_attention_heads = 2, max_position_embeddings = 64}:eval()
+end
+
+-- Trains the adapters of a net to repeat a sequence; returns the first and the last loss.
+local function trained(net, ids)
+  local optimizer, first, last = lm.optim.AdamW(net:parameters(), {lr = 0.02}), nil, nil
+  for _ = 1, 15 do
+    optimizer:zero_grad()
+    local loss = nn.functional.cross_entropy(net(ids):float():flatten(1, 2), ids:flatten())
+    loss:backward()
+    optimizer:step()
+    last = loss:item()
+    first = first or last
+  end
+  return first, last
+end
+
+describe("LoRA", function()
+  local folder = temp.during(setup, teardown)
+
+  for _, dtype in ipairs {"bfloat16", "float32"} do
+    for _, kind in ipairs {"q4_0", "q8_0", "none"} do
+      it(("trains %s adapters over %s, which are saved, loaded and merged"):format(dtype, kind), function()
+        lm.manual_seed(2)
+        local net, ids = llama():to(dtype), lm.randint(1, 41, {2, 9})
+        if kind ~= "none" then lm.quantize(net, kind) end
+        local before = net(ids)
+        nn.utils.add_lora(net, 4, {alpha = 8, targets = {"q_proj", "v_proj", "down_proj"}, dtype = dtype})
+        assert.is_true(net(ids):equal(before)) -- lora_B is 0
+        local layer = net.model.layers[1].mlp.down_proj
+        assert.equal("in_features=64, out_features=64, rank=4, scaling=2", layer:extra_repr())
+        local names = 0
+        for _, p in net:named_parameters() do names = names + (p.requires_grad and 1 or 0) end
+        assert.equal(6, names)
+        local weight = layer.base_layer.weight:clone()
+        local first, last = trained(net, ids)
+        assert.is_true(last < 0.9 * first, last)
+        assert.is_true(layer.base_layer.weight:equal(weight))
+        lm.save(folder .. "/adapter.safetensors", nn.utils.lora_state_dict(net))
+        local adapters = lm.load(folder .. "/adapter.safetensors")
+        assert.equal(dtype, adapters["model.layers.0.self_attn.q_proj.lora_A.weight"].dtype)
+        local y = net(ids)
+        for _, p in net:named_parameters() do if p.requires_grad then p:detach():zero_() end end
+        local theirs = {} -- peft's names
+        for name, t in pairs(adapters) do theirs["base_model.model." .. name] = t end
+        local report = net:load_state_dict(theirs, {strict = false, rename = {["^base_model%.model%."] = ""}})
+        assert.equal(0, #report.unexpected_keys)
+        assert.is_true(net(ids):equal(y))
+        nn.utils.merge_lora(net, kind == "q4_0" and dtype or nil)
+        local merged = net.model.layers[1].mlp.down_proj
+        assert.equal(kind == "q8_0" and "BlockLinear" or "Linear", merged.__name)
+        local bound = ({q4_0 = 0.05, q8_0 = 0.05, none = dtype == "float32" and 1e-5 or 0.03})[kind]
+        local error_of = (net(ids):float() - y:float()):norm() / y:float():norm()
+        assert.is_true(error_of:item() < bound, error_of:item())
+        if kind == "q8_0" then lm.save(folder .. "/merged.gguf", net) end
+      end)
+    end
+  end
+
+  it("wraps and merges transposed weights, and one layer into another kind", function()
+    local net = lm.models.gpt2 {vocab_size = 30, n_positions = 16, n_embd = 32, n_layer = 1, n_head = 2}:eval()
+    local ids = lm.randint(1, 31, {1, 5})
+    nn.utils.add_lora(net, 2)
+    lm.no_grad(function() net.transformer.h[1].attn.c_attn.lora_B.weight:normal_(0, 0.1) end)
+    local y = net(ids)
+    assert.is_true((nn.utils.merge_lora(net)(ids) - y):abs():max():item() < 1e-5)
+    assert.equal("Conv1D", net.transformer.h[1].attn.c_attn.__name)
+    local layer = nn.LoRALinear(nn.Linear(32, 8), 2)
+    assert.equal("q4_0", layer:merged("q4_0").kind)
+    assert.equal("bfloat16", layer:merged("bfloat16").weight.dtype)
+  end)
+
+  it("says what it does not take", function()
+    says("add_lora: no linear layer is named 'w1' or 'w2'", nn.utils.add_lora, llama(), 2, {targets = {"w1", "w2"}})
+    says("LoRALinear: base_layer must be a linear layer, got a module, ReLU", nn.LoRALinear, nn.ReLU(), 2)
+    says("rank must be an integer of at least 1", nn.LoRALinear, nn.Linear(2, 2), 0)
+  end)
+end)
