@@ -78,7 +78,35 @@ describe("LoRA", function()
     assert.equal("bfloat16", layer:merged("bfloat16").weight.dtype)
   end)
 
+  -- Returns a LoRALinear whose lora_B is not 0.
+  local function adapted(base)
+    local layer = nn.LoRALinear(base, 2)
+    lm.no_grad(function() layer.lora_B.weight:normal_() end)
+    return layer
+  end
+
+  it("merges into a copy: again, and beside layers that share the weight", function()
+    local layer, x = adapted(nn.Linear(8, 4)), lm.randn(3, 8)
+    local y = layer(x)
+    for _ = 1, 2 do assert.is_true((layer:merged()(x) - y):abs():max():item() < 1e-5) end
+    layer:merged("bfloat16")
+    assert.is_true(layer(x):equal(y))
+    local first, second = nn.Linear(8, 8), nn.Linear(8, 8)
+    second.weight = first.weight
+    local net = nn.Sequential(adapted(first), adapted(second))
+    y = net(x)
+    assert.is_true((nn.utils.merge_lora(net)(x) - y):abs():max():item() < 1e-4)
+  end)
+
   it("says what it does not take", function()
+    local net = nn.utils.add_lora(llama(), 2)
+    says("add_lora: 'model.layers.0.self_attn.q_proj' has an adapter; merge it by nn.utils.merge_lora first",
+      nn.utils.add_lora, net, 2, {targets = {"q_proj"}})
+    says("LoRALinear: base_layer must be a linear layer, got a module, LoRALinear", nn.LoRALinear,
+      nn.LoRALinear(nn.Linear(2, 2), 2), 2)
+    local int8 = adapted(nn.Int8Linear(lm.randn(4, 8)))
+    says("LoRALinear:merged: the weight of base_layer %(Int8Linear%) must be a parameter or blocks", int8.merged,
+      int8)
     says("add_lora: no linear layer is named 'w1' or 'w2'", nn.utils.add_lora, llama(), 2, {targets = {"w1", "w2"}})
     says("LoRALinear: base_layer must be a linear layer, got a module, ReLU", nn.LoRALinear, nn.ReLU(), 2)
     says("rank must be an integer of at least 1", nn.LoRALinear, nn.Linear(2, 2), 0)

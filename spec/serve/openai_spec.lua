@@ -110,6 +110,17 @@ describe("serve.OpenAI", function()
     assert.equal(want, text)
   end)
 
+  serves("answers a failure in the middle by one JSON object, or by an event", function()
+    local schema = {type = "string", pattern = "^(((a{0,100}){0,100}){0,100}){0,100}$"} -- too ambiguous
+    local more = {response_format = {type = "json_schema", json_schema = {schema = schema}}}
+    local status, text = ask("/v1/chat/completions", chat(more))
+    assert.equal(500, status)
+    assert.matches("more than 4096 stacks", decode(text).error.message, 1, true)
+    more.stream = true
+    local list = events(select(2, ask("/v1/chat/completions", chat(more))))
+    assert.matches("more than 4096 stacks", list[#list].error.message, 1, true)
+  end)
+
   serves("samples by a seed, several choices, and reads token ids", function()
     local body = {model = "m", prompt = {{0, 104, 32}, {97}}, max_tokens = 9, seed = -7, n = 2, temperature = 1.5}
     local a, b = answer("/v1/completions", body).choices, answer("/v1/completions", body).choices

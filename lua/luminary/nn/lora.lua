@@ -7,6 +7,7 @@ local init = require "luminary.nn.initializers"
 local lists = require "luminary.base.lists"
 local load_module = require "luminary.base.load_module"
 local options = require "luminary.base.options"
+local parameter = require "luminary.nn.parameter"
 local signature = require "luminary.base.signature"
 
 local ops = core.ops
@@ -18,7 +19,7 @@ local LoRALinear = layer.define("LoRALinear", nil, lora)
 LoRALinear.init = signature.of([[LoRALinear(base_layer: module, rank: count, {alpha: positive = (rank),
   dtype: string})]], function(self, base, rank, o)
   self.in_features, self.out_features = base.in_features, base.out_features
-  if not self.in_features then options.must_be("LoRALinear", "base_layer", "a linear layer", base) end
+  if not self.in_features or not base.weight then options.must_be("LoRALinear", "base_layer", "a linear layer", base) end
   self.base_layer, self.rank, self.scaling = base:requires_grad_(false), rank, (o.alpha or rank) / rank
   local weight = base.weight
   local how = {bias = false, dtype = o.dtype or weight:is_floating_point() and weight.dtype or nil,
@@ -30,9 +31,12 @@ end)
 
 function LoRALinear:forward(x) return self.base_layer(x) + self.lora_B(self.lora_A(x)) * self.scaling end
 
---- Returns a layer with the sum of both weights: blocks of `kind`, or of a dtype; by default as the base has it.
+--- Returns a new layer with the sum of both weights: blocks of `kind`, or of a dtype; by default as the base has it.
 LoRALinear.merged = signature.of("LoRALinear:merged(kind: string?)", function(self, kind)
   local base = self.base_layer
+  if not base.kind and not parameter.is(base.weight) then
+    options.fail("LoRALinear:merged: the weight of base_layer (%s) must be a parameter or blocks", base.__name)
+  end
   local transposed = base.weight_dims and base.weight_dims.output == 2
   return core.no_grad(function()
     local weight = base.kind and ops.expand_blocks(base.weight, base.kind) or base.weight:float()
@@ -41,8 +45,9 @@ LoRALinear.merged = signature.of("LoRALinear:merged(kind: string?)", function(se
     kind = kind or base.kind
     if block_kinds[kind] then return load_module("luminary.nn.blocks").BlockLinear(weight, kind, base.bias) end
     if not base.kind then
-      base.weight:copy_(transposed and weight:t() or weight)
-      return kind and base:to(kind) or base
+      local copy = base:clone() -- other layers may share the weight
+      copy.weight:copy_(transposed and weight:t() or weight)
+      return kind and copy:to(kind) or copy
     end
     local new = load_module("luminary.nn.linear").Linear(self.in_features, self.out_features, {bias = false})
     new.weight:copy_(weight)
@@ -58,7 +63,12 @@ lora.add_lora = signature.of([[add_lora(net: module, rank: count, {targets: stri
   dtype: string})]], function(net, rank, o)
   local found, targets = {}, o.targets or {"q_proj", "v_proj", "qkv_proj", "c_attn"}
   for path, module in net:named_modules() do
-    if module.in_features and lists.index_of(targets, path:match "[^.]*$") then found[path] = module end
+    if module.in_features and lists.index_of(targets, path:match "[^.]*$") then
+      if module:is(LoRALinear) then
+        options.fail("add_lora: '%s' has an adapter; merge it by nn.utils.merge_lora first", path)
+      end
+      found[path] = module
+    end
   end
   if not next(found) then
     options.fail("add_lora: no linear layer is named '%s'", table.concat(targets, "' or '"))

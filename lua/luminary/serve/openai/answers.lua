@@ -137,7 +137,7 @@ function answers.generation(api, call, reply)
     if not call.stream and not failure then reply.send(200, "application/json", object_text(call, done, usage)) end
     local problem = failure and answers.error {status = 500, message = failure}
     if problem and not call.stream then reply.send(500, "application/json", problem) end
-    if problem then reply.add(("data: %s\n\n"):format(problem)) end
+    if problem and call.stream then reply.add(("data: %s\n\n"):format(problem)) end
     if call.stream and call.include_usage then reply.add(object_text(call, {}, usage)) end
     if call.stream then reply.add "data: [DONE]\n\n" end
     reply.finish()
