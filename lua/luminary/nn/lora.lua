@@ -19,7 +19,9 @@ local LoRALinear = layer.define("LoRALinear", nil, lora)
 LoRALinear.init = signature.of([[LoRALinear(base_layer: module, rank: count, {alpha: positive = (rank),
   dtype: string})]], function(self, base, rank, o)
   self.in_features, self.out_features = base.in_features, base.out_features
-  if not self.in_features or not base.weight then options.must_be("LoRALinear", "base_layer", "a linear layer", base) end
+  if not (self.in_features and base.weight) then
+    options.must_be("LoRALinear", "base_layer", "a linear layer", base)
+  end
   self.base_layer, self.rank, self.scaling = base:requires_grad_(false), rank, (o.alpha or rank) / rank
   local weight = base.weight
   local how = {bias = false, dtype = o.dtype or weight:is_floating_point() and weight.dtype or nil,
