@@ -51,6 +51,12 @@ describe("options of scripts", function()
         "-e 3 --lr=2 --log-file b --seed 0 --model LeNet --amp o2 --wide 0.5 -x"):gsub("%s+", " "):gsub(" $", "")))
   end)
 
+  it("have numbers as defaults of ports", function()
+    local o = {}
+    require("luminary.cli.command_options").complete(o, "  --port P   port to listen at  (8080)\n")
+    assert.same({"port", 8080}, o.port)
+  end)
+
   it("are refused in a line that says why #lua", function()
     for line, message in pairs {
       ["--epochs 0"] = "--epochs must be an integer of at least 1, got '0'",

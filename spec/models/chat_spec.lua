@@ -162,7 +162,8 @@ describe("lm.chat", function()
 
   it("checks what it is given", function()
     for pattern, case in pairs {
-      ["cannot open 'nowhere'"] = {"nowhere"}, ["source must be a path"] = {3}, ["requires {tokenizer"] = {make_net()},
+      ["cannot open 'nowhere'"] = {"nowhere"}, ["'README.md' is not a GGUF file; pass one, or a folder"] = {"README.md"},
+      ["source must be a path"] = {3}, ["requires {tokenizer"] = {make_net()},
       ["options must be a table"] = {make_net(), 1}, ["system"] = {make_net(), {tokenizer = tokenizer, system = 1}},
       ["{base = 0}"] = {make_net(), {tokenizer = lm.text.Tokenizer(folder .. "/model", {base = 0})}},
     } do

@@ -156,6 +156,14 @@ describe("lm.save as GGUF", function()
     end
   end)
 
+  it("refuses pairs with bytes whose spaces stay, which GGUF's would read otherwise", function()
+    temp.write(folder .. "/tokenizer.json", [[{"model": {"type": "BPE", "byte_fallback": true, "unk_token": "?",
+      "vocab": {"?": 0, "<0x20>": 1, "a": 2}, "merges": []}}]])
+    local tokenizer = lm.text.Tokenizer(folder .. "/tokenizer.json")
+    says("does not write spaces as \"▁\"", lm.save, folder .. "/none.gguf", made("llama", {vocab_size = 3}),
+      {tokenizer = tokenizer})
+  end)
+
   it("says what a file cannot hold, and leaves none", function()
     local function refuses(message, name, more, opts)
       says(message, lm.save, folder .. "/none.gguf", type(name) == "string" and made(name, more) or name, opts)

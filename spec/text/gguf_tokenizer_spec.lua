@@ -96,6 +96,7 @@ describe("a GGUF file's tokenizer", function()
       assert.is_truthy(problem:find("x.gguf", 1, true) and problem:find(words, 1, true), problem)
     end
     says("has no tokenizer", {model = false})
+    says("has no tokenizer; write it with lm.save", {model = "no_vocab"})
     says("has a tokenizer of kind 'bert'; supported are gpt2 (byte pairs)", {model = "bert"})
     says("unknown tokenizer.ggml.pre 'other'; supported are codeshell, command-r", {pre = "other"})
     says("missing tokenizer.ggml.pre", {pre = false})

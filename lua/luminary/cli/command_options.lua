@@ -59,7 +59,7 @@ end
 local function default_of(kind, text)
   local value = text:match "%(([^()]*)%)%s*$"
   if not value or kind == "flag" then return nil end
-  if kind == "count" or kind == "natural" or kind == "number" then
+  if kind == "count" or kind == "natural" or kind == "number" or kind == "port" then
     return (value == "no limit" or value == "never") and math.huge or tonumber(value)
   end
   return value:match "^[^%s$-][^%s$]*$"

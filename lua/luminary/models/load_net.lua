@@ -14,6 +14,8 @@ return function(who, path, opts)
     kind = config.model_type
   elseif not core.file_kind(path) then
     fail("%s: cannot open '%s': No such file or directory; nothing is downloaded", who, path)
+  elseif not require("luminary.models.gguf").is(path) then
+    fail("%s: '%s' is not a GGUF file; pass one, or a folder with config.json and weights", who, path)
   else
     kind = require("luminary.file_formats.gguf").metadata(path)["general.architecture"]
   end

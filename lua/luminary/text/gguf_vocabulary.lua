@@ -241,8 +241,8 @@ local NO_ID = 2 ^ 32 - 1 -- llama.cpp's -1 (no token) in some files
 function vocabulary.read(path)
   local metadata = formats.metadata(path)
   local file = view(path, metadata)
-  if not file.model then
-    fail("Tokenizer: '%s' has no tokenizer: its metadata has no tokenizer.ggml.model", path)
+  if not file.model or file.model == "no_vocab" then
+    fail("Tokenizer: '%s' has no tokenizer; write it with lm.save(path, net, {tokenizer = …})", path)
   end
   local make = kinds[file.model]
   if not make then
@@ -352,6 +352,10 @@ function vocabulary.metadata(tokenizer, size)
     end
     file.model, file.pre, file.merges, file.scores = "llama", "default", nil, scores
     local steps = json_encode {root.normalizer or false, root.pre_tokenizer or false}
+    if not steps:find("▁", 1, true) then
+      fail("save: '%s' does not write spaces as \"▁\", as SentencePiece's tokenizers in GGUF files do; its normalizer "
+        .. "and pre-tokenizer are %s", path, printable_name(steps, 200))
+    end
     file.add_space_prefix = steps:find('"Prepend"', 1, true) ~= nil
       or steps:find('"Metaspace"', 1, true) ~= nil and not steps:find('"never"', 1, true)
   end
