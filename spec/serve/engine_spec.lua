@@ -307,6 +307,7 @@ describe("serve.Engine", function()
       refuses(pattern, engine, other)
       os.remove(other)
     end
+    assert.equal("table", type(engine:restore(path, {max_new_tokens = 3}):get())) -- the engine continues
     assert.equal(1, good.luminary_conversation)
     local file = assert(io.open(path, "rb"))
     local bytes = file:read "*a"

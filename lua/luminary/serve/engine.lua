@@ -71,8 +71,14 @@ function actions.restore(scheduler, call)
   local count = ids and 0 or saved.count
   local r = add(scheduler, call, lists.append(saved.ids, ids or {}), o, left)
   r.count, r.saved, r.o.max_new_tokens = count, saved, count + left
-  for i = #r.ids - count + 1, r.constraint and #r.ids or 0 do r.constraint:advance(1, r.ids[i]) end
-  if saved.random and not call.seed then r.o.generator = generator.Generator():set_state(saved.random) end
+  local ok, problem = pcall(function()
+    for i = #r.ids - count + 1, r.constraint and #r.ids or 0 do r.constraint:advance(1, r.ids[i]) end
+    if saved.random and not call.seed then r.o.generator = generator.Generator():set_state(saved.random) end
+  end)
+  if not ok then
+    scheduler:remove(r)
+    error(problem, 0)
+  end
   return r
 end
 

@@ -38,6 +38,11 @@ function Scheduler:add(ids, o)
   return r
 end
 
+--- Removes a conversation that add returned, before the next step.
+function Scheduler:remove(r)
+  self.waiting = lists.filter(self.waiting, function(each) return each ~= r end)
+end
+
 -- Notes the full pages of a conversation. Those without a draft net's keys are noted later.
 local function note(self, r)
   local known = self.draft_cache and math.min(r.computed, r.drafted) or r.computed
