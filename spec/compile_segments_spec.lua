@@ -155,6 +155,30 @@ describe("lm.compile of a training step", function()
     end
   end)
 
+  it("keeps the gradients of a pass before one with hooks", function()
+    for _, dtype in ipairs {"bfloat16", "float32"} do
+      for _, shares in ipairs {false, true} do
+        local function gradients(wrap)
+          lm.manual_seed(5)
+          local a, b, h = lm.randn(7, {dtype = dtype}), lm.randn(7, {dtype = dtype}), lm.randn(7, {dtype = dtype})
+          for _, leaf in ipairs {a, b, h} do leaf:requires_grad_() end
+          h:register_post_accumulate_grad_hook(function(leaf) leaf.grad = leaf.grad * 0.5 end)
+          local step, seen = wrap(function(x)
+            for _, leaf in ipairs {a, b, h} do leaf.grad = nil end
+            (x * a):square():mean():backward();
+            (x * b * h + (shares and a or 0)):sin():sum():backward()
+          end), {}
+          for i = 1, 6 do
+            step(lm.randn(7, {dtype = dtype}))
+            seen[i] = {a.grad:tolist(), b.grad:tolist(), h.grad:tolist()}
+          end
+          return seen
+        end
+        assert.same(gradients(function(f) return f end), gradients(lm.compile))
+      end
+    end
+  end)
+
   it("fails with the error of a hook, and runs again after it", function()
     local w, compiled, fails = lm.ones({3}, {requires_grad = true}), core.compiled(), false
     w:register_hook(function() if fails then error("the hook fails", 0) end end)

@@ -328,8 +328,9 @@ static lm_status give_values(lm_segment *g, bool is_last) {
   return LM_OK;
 }
 
-static lm_status set_gradients(lm_segment *g) {
-  for (int i = 0; i < g->nleaves; i++) {
+/* Sets the gradients of the first n leaves. */
+static lm_status set_gradients(lm_segment *g, int n) {
+  for (int i = 0; i < n; i++) {
     const lm_segment_leaf *leaf = &g->leaf[i];
     if (leaf->after < 0 || (leaf->before >= 0 && g->value[leaf->before].buffer == g->value[leaf->after].buffer))
       continue;
@@ -404,6 +405,7 @@ static lm_status run_delivering(lm_segment *g) {
   lm_status status = lm_delivery_begin(e->nleaves, leaf, &g->pass);
   lm_free(leaf);
   g->delivered = e->first_leaf;
+  if (status == LM_OK) status = set_gradients(g, e->first_leaf); /* those of earlier passes, whose steps have run */
   if (status == LM_OK) status = run_part(g, g->nsteps, false);
   lm_pass *pass = g->pass;
   g->pass = NULL;
@@ -415,7 +417,7 @@ static lm_status run_delivering(lm_segment *g) {
 lm_status lm_segment_run(lm_segment *g) {
   if (delivering(g)) return run_delivering(g);
   NEED(run_part(g, g->nsteps, false));
-  return set_gradients(g);
+  return set_gradients(g, g->nleaves);
 }
 
 lm_status lm_segment_undo_steps(lm_segment *g) {
