@@ -157,6 +157,7 @@ describe("lm.chat", function()
     local _, calls = chat:say("Call.", {constraint = {regex = '\\{"name": "f"\\}'}})
     assert.equal("f", calls[1]["function"].name)
     chat:add {role = "tool", content = "3"}
+    assert.error_matches(function() chat:add {content = "3"} end, "message.role must be a string, got nil")
     assert.is_string(chat:say(nil, {max_new_tokens = 2}))
   end)
 

@@ -495,7 +495,8 @@ static void check_chats(lum_session *s) {
   OK(lum_chat_open(s, path("chat"), GREEDY, &chat));
   FAILS(LUM_E_ARGUMENT, "there is no message", lum_chat_say(chat, NULL, NULL, NULL));
   FAILS(LUM_E_ARGUMENT, "malformed JSON", lum_chat_add(chat, "{\"role\""));
-  FAILS(LUM_E_ARGUMENT, "malformed JSON", lum_chat_add(chat, NULL));
+  FAILS(LUM_E_ARGUMENT, "message must not be NULL", lum_chat_add(chat, NULL));
+  FAILS(LUM_E_ARGUMENT, "message.role must be a string", lum_chat_add(chat, "{}"));
   OK(lum_chat_say(chat, "Hello", hear, &first));
   OK(lum_chat_say(chat, "And?", hear, &first));
   CHECK(first.pieces > 2 && strlen(first.text) > 4);

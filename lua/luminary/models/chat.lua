@@ -53,7 +53,9 @@ end
 
 --- Appends a message, {role, content}, such as the result of a tool. Returns the conversation.
 function Chat:add(message)
-  self.messages[#self.messages + 1] = options.arg("Chat:add", "message", message, "table")
+  message = options.arg("Chat:add", "message", message, "table")
+  if type(message.role) ~= "string" then options.must_be("Chat:add", "message.role", "a string", message.role) end
+  self.messages[#self.messages + 1] = message
   return self
 end
 
