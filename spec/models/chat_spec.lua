@@ -164,7 +164,10 @@ describe("lm.chat", function()
   it("checks what it is given", function()
     for pattern, case in pairs {
       ["cannot open 'nowhere'"] = {"nowhere"}, ["source must be a path"] = {3}, ["requires {tokenizer"] = {make_net()},
-      ["options must be a table"] = {make_net(), 1}, ["system"] = {make_net(), {tokenizer = tokenizer, system = 1}},
+      ["options must be a table"] = {make_net(), 1},
+      ["unknown option 'temp'"] = {make_net(), {tokenizer = tokenizer, temp = 1}},
+      ["temperature must be"] = {make_net(), {tokenizer = tokenizer, temperature = "hot"}},
+      ["system"] = {make_net(), {tokenizer = tokenizer, system = 1}},
       ["{base = 0}"] = {make_net(), {tokenizer = lm.text.Tokenizer(folder .. "/model", {base = 0})}},
     } do
       local ok, why = pcall(lm.chat, case[1], case[2])
