@@ -182,7 +182,8 @@ end
 -- ---- conversations
 
 local function decoded(name, json)
-  local value = with_status(ARGUMENT, core.json_decode, json or "", false)
+  if not json then fail(ARGUMENT, "%s must not be NULL", name) end
+  local value = with_status(ARGUMENT, core.json_decode, json, false)
   return is_plain(value) and value or fail(ARGUMENT, "%s must be a JSON object, got %s", name, describe(value))
 end
 
@@ -196,7 +197,7 @@ function host.say(chat, message, write)
   })
 end
 
-function host.add(chat, json) chat:add(decoded("message", json)) end
+function host.add(chat, json) with_status(ARGUMENT, chat.add, chat, decoded("message", json)) end
 function host.reset(chat) chat:reset() end
 
 -- ---- weights

@@ -157,6 +157,7 @@ describe("lm.chat", function()
     local _, calls = chat:say("Call.", {constraint = {regex = '\\{"name": "f"\\}'}})
     assert.equal("f", calls[1]["function"].name)
     chat:add {role = "tool", content = "3"}
+    assert.error_matches(function() chat:add {content = "3"} end, "message.role must be a string, got nil")
     assert.is_string(chat:say(nil, {max_new_tokens = 2}))
   end)
 
@@ -164,7 +165,10 @@ describe("lm.chat", function()
     for pattern, case in pairs {
       ["cannot open 'nowhere'"] = {"nowhere"}, ["'README.md' is not a GGUF file; pass one, or a folder"] = {"README.md"},
       ["source must be a path"] = {3}, ["requires {tokenizer"] = {make_net()},
-      ["options must be a table"] = {make_net(), 1}, ["system"] = {make_net(), {tokenizer = tokenizer, system = 1}},
+      ["options must be a table"] = {make_net(), 1},
+      ["unknown option 'temp'"] = {make_net(), {tokenizer = tokenizer, temp = 1}},
+      ["temperature must be"] = {make_net(), {tokenizer = tokenizer, temperature = "hot"}},
+      ["system"] = {make_net(), {tokenizer = tokenizer, system = 1}},
       ["{base = 0}"] = {make_net(), {tokenizer = lm.text.Tokenizer(folder .. "/model", {base = 0})}},
     } do
       local ok, why = pcall(lm.chat, case[1], case[2])

@@ -46,6 +46,15 @@ describe("MatMulNBits", function()
     return ((y - exact):norm() / exact:norm()):item()
   end
 
+  it("refuses other numbers of scales than of blocks", function()
+    for _, level in ipairs {0, 4} do
+      for _, count in ipairs {1, 24} do
+        assert.error_matches(function() loaded(4, 32, 64, level, false, lm.rand(count))(lm.ones(2, 64)) end,
+          "expected 12 scales and blocks of 32 numbers of 4 bits, got " .. count .. " scales and 192 bytes")
+      end
+    end
+  end)
+
   it("rounds x by groups of 32 numbers to int8, and nothing else", function()
     for _, bits in ipairs {4, 8} do
       for _, size in ipairs {32, 64, 128, 256} do

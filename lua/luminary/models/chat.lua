@@ -5,6 +5,7 @@
 local core = require "luminary.core"
 local class = require "luminary.base.class"
 local generate = require "luminary.models.generate"
+local generation_options = require "luminary.models.generation_options"
 local lists = require "luminary.base.lists"
 local load_net = require "luminary.models.load_net"
 local Module = require "luminary.nn.module"
@@ -48,12 +49,17 @@ function Chat:init(source, o)
   for name, v in pairs(o) do
     if not own[name] then self.options[name] = v end
   end
+  local settings = lists.copy(self.options)
+  settings.tokenizer = self.tokenizer
+  generation_options.read("chat", self.net, settings) -- for errors
   if o.system ~= nil then self:add {role = "system", content = options.arg("chat", "system", o.system, "string")} end
 end
 
 --- Appends a message, {role, content}, such as the result of a tool. Returns the conversation.
 function Chat:add(message)
-  self.messages[#self.messages + 1] = options.arg("Chat:add", "message", message, "table")
+  message = options.arg("Chat:add", "message", message, "table")
+  if type(message.role) ~= "string" then options.must_be("Chat:add", "message.role", "a string", message.role) end
+  self.messages[#self.messages + 1] = message
   return self
 end
 
