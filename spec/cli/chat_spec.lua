@@ -62,7 +62,7 @@ describe("luminary chat #lua", function()
   it("says what is wrong, and continues after an answer that fails", function()
     for _, case in ipairs {
       {"", "", "none.gguf", "^luminary chat: cannot open '.*': No such file or directory; nothing is downloaded\n$", 1},
-      {"", "", "model/config.json", "^luminary chat: '.*/config.json': is not a GGUF file", 1},
+      {"", "", "model/config.json", "^luminary chat: '.*/config.json' is not a GGUF file", 1},
       {"", "--dtype flaot", "model", "^luminary chat: dtype: unknown dtype 'flaot'; did you mean 'float'", 1},
       {"", "--top-p -1", "model", "^luminary chat: %-%-top%-p must be a number of at least 0, got '%-1'\n", 2},
       {"", "--sistem x", "model", "unrecognized argument '%-%-sistem'; did you mean '%-%-system'", 2},

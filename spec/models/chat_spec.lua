@@ -163,7 +163,8 @@ describe("lm.chat", function()
 
   it("checks what it is given", function()
     for pattern, case in pairs {
-      ["cannot open 'nowhere'"] = {"nowhere"}, ["'README.md' is not a GGUF file; pass one, or a folder"] = {"README.md"},
+      ["cannot open 'nowhere'"] = {"nowhere"},
+      ["'README.md' is not a GGUF file; pass one, or a folder"] = {"README.md"},
       ["source must be a path"] = {3}, ["requires {tokenizer"] = {make_net()},
       ["options must be a table"] = {make_net(), 1},
       ["unknown option 'temp'"] = {make_net(), {tokenizer = tokenizer, temp = 1}},

@@ -405,7 +405,7 @@ static lm_status run_delivering(lm_segment *g) {
   lm_status status = lm_delivery_begin(e->nleaves, leaf, &g->pass);
   lm_free(leaf);
   g->delivered = e->first_leaf;
-  if (status == LM_OK) status = set_gradients(g, e->first_leaf); /* those of earlier passes, whose steps have run */
+  if (status == LM_OK) status = set_gradients(g, e->first_leaf); /* passes before it had these */
   if (status == LM_OK) status = run_part(g, g->nsteps, false);
   lm_pass *pass = g->pass;
   g->pass = NULL;

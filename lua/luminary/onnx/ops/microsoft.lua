@@ -288,10 +288,10 @@ end, how = "list", function(n, list)
   local kept, N, K = n.kept_weight, n.N, n.K
   if not (kept and kept.is_current(packed, scales, zeros)) then
     kept = {}
-    local count = N * math.ceil(K / n.block_size) -- of blocks
-    if packed:numel() ~= count * n.block_size * n.bits / 8 or scales:numel() ~= count then
+    local blocks = N * math.ceil(K / n.block_size)
+    if packed:numel() ~= blocks * n.block_size * n.bits / 8 or scales:numel() ~= blocks then
       n:fail(("expected %d scales and blocks of %d numbers of %d bits, got %d scales and %d bytes"):format(
-        count, n.block_size, n.bits, scales:numel(), packed:numel()))
+        blocks, n.block_size, n.bits, scales:numel(), packed:numel()))
     end
     if n.accuracy_level == 4 then kept.weight, kept.kind = blocks_of(n, packed, scales, zeros) end -- x in int8
     kept.weight = kept.kind and kept.weight:reshape(N, -1)
