@@ -155,6 +155,26 @@ describe("lm.compile of a training step", function()
     end
   end)
 
+  it("gives values that are read the histories that they have by then", function()
+    for _, dtype in ipairs {"bfloat16", "float32"} do
+      local function seen(wrap)
+        lm.manual_seed(6)
+        local w, list = lm.randn({2, 5}, {dtype = dtype, requires_grad = true}), {}
+        local step = wrap(function(x)
+          local plain, y = x:cos(), x * w + 1
+          local row = plain[{{1, 1}}]
+          plain:lerp_(w, 0.25)
+          list[#list + 1] = {tostring(row:detach()), row.requires_grad, tostring(y.grad_fn), tostring(y)}
+          y:narrow(2, 2, 3):mul_(3)
+          y:sum():backward()
+        end)
+        for _ = 1, 4 do step(lm.randn({2, 5}, {dtype = dtype})) end
+        return list
+      end
+      assert.same(seen(function(f) return f end), seen(lm.compile))
+    end
+  end)
+
   it("keeps the gradients of a pass before one with hooks", function()
     for _, dtype in ipairs {"bfloat16", "float32"} do
       for _, shares in ipairs {false, true} do

@@ -609,16 +609,17 @@ static bool draws_from_own(const lm_segment_step *s) {
   return false;
 }
 
-/* Returns true if a result that is noted leads to a graph that backward has not freed. */
+/* Returns true if a result that is noted leads to a graph that backward has not freed; notes the names of histories. */
 static bool has_open_graph(const lm_compiled *c) {
-  const char *name, *freed;
+  bool is_open = false;
   for (int i = 0; i < c->nnoted; i++) {
     const lm_noted *n = &c->noted[i];
-    if (n->t && !c->now->instance[n->instance].is_outside && lm_requires_grad(n->t) &&
-        !lm_has_freed_history(n->t, &name, &freed))
-      return true;
+    lm_segment_instance *instance = &c->now->instance[n->instance];
+    const char *freed;
+    if (n->t && !instance->is_outside && lm_requires_grad(n->t))
+      is_open = !lm_has_freed_history(n->t, &instance->paused, &freed) || is_open;
   }
-  return false;
+  return is_open;
 }
 
 bool lm_compiled_record_pause(lm_compiled *c) {

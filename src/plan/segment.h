@@ -62,10 +62,11 @@ typedef struct lm_segment_instance {
   bool is_kept;     /* while a call runs: somebody holds it, so that it gets its values */
   bool has_history; /* while a call runs: true if it has a history by now */
   bool is_freed;    /* true if it has a history, which backward has freed: */
-  const char *maker, *freed; /* names of the op that made it, and of that whose saved tensors backward needs first */
-  bool without_grad;         /* true for a view that was made within no_grad */
-  int base;                  /* instance that it is a view of; -1: none */
-  lm_tensor *t;              /* while a call runs; retained unless it is recorded */
+  /* Names of the op that made its history, of that at a pause, of that whose saved tensors backward needs first. */
+  const char *maker, *paused, *freed;
+  bool without_grad; /* true for a view that was made within no_grad */
+  int base;          /* instance that it is a view of; -1: none */
+  lm_tensor *t;      /* while a call runs; retained unless it is recorded */
 } lm_segment_instance;
 
 typedef struct lm_segment_step {

@@ -296,7 +296,7 @@ static lm_status run_steps(lm_segment *g, int n) {
 }
 
 /* Sets a result's history to what it is after the segment's backward passes. */
-static lm_status set_freed_history(lm_segment *g, lm_segment_instance *n) {
+static lm_status set_freed_history(lm_segment *g, lm_segment_instance *n, bool is_last) {
   int nleaves = 0;
   lm_tensor **leaf = lm_calloc((size_t)g->nleaves + 1, sizeof *leaf);
   if (!leaf) return LM_E_OOM;
@@ -305,9 +305,17 @@ static lm_status set_freed_history(lm_segment *g, lm_segment_instance *n) {
     const uint64_t reached = g->reached[(n - g->instance) * g->words + i / 64];
     if (reached >> i % 64 & 1 && t && t->grad && t->grad->node) leaf[nleaves++] = t;
   }
-  lm_status status = lm_set_freed_history(n->t, n->maker, n->freed ? n->freed : n->maker, nleaves, leaf);
+  const char *maker = !is_last && n->paused ? n->paused : n->maker;
+  lm_status status = lm_set_freed_history(n->t, maker, n->freed ? n->freed : n->maker, nleaves, leaf);
   lm_free(leaf);
   return status;
+}
+
+/* Returns true if instance i has a history by now, its own or by a write to what it is a view of. */
+static bool has_history(const lm_segment *g, int i) {
+  int base = i;
+  while (g->instance[i].is_freed && g->instance[base].base >= 0) base = g->instance[base].base;
+  return g->instance[i].has_history || g->instance[base].has_history;
 }
 
 static lm_status give_values(lm_segment *g, bool is_last) {
@@ -317,7 +325,7 @@ static lm_status give_values(lm_segment *g, bool is_last) {
     lm_segment_buffer *b = &g->buffer[g->value[n->value].buffer];
     NEED(lm_segment_need_storage(b, false));
     if (n->t->storage != b->storage) lm_tensor_move(n->t, b->storage, g->value[n->value].place.at + b->shift);
-    if ((is_last ? n->is_freed : n->has_history) && !n->t->grad) NEED(set_freed_history(g, n));
+    if ((is_last ? n->is_freed : has_history(g, i)) && !n->t->grad) NEED(set_freed_history(g, n, is_last));
   }
   for (int i = 0; i < g->ninstances; i++) {
     lm_segment_instance *n = &g->instance[i];

@@ -141,5 +141,5 @@ static void multiply_tiles(int kind, int rows, int outs, int64_t n, const uint16
 
 const struct lm_block_tile_loops LM_ISA_NAME(lm_block_tile_loops) = {start, pack_tiles, multiply_tiles};
 #else
-const struct lm_block_tile_loops LM_ISA_NAME(lm_block_tile_loops) = {NULL};
+const struct lm_block_tile_loops LM_ISA_NAME(lm_block_tile_loops) = {.start = NULL};
 #endif
