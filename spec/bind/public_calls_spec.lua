@@ -371,7 +371,7 @@ local function samples()
     indices = { 1 }, output = x, pivots = lm.ones({ 2 }, { dtype = "int32" }), milestones = { 1 },
   }
   for like, names in pairs {
-    x = "input other target y a b t tensor x1 x2 weight outputs inputs", optimizer = "opt",
+    x = "input other target y a b t tensor x1 x2 weight outputs inputs value", optimizer = "opt",
     module = "model net encoder_layer decoder_layer",
     params = "parameters", dataset = "set", f = "fn feval", path = "root", A = "LU",
     dim = "dims n in_channels out_channels num_features in_features out_features num_embeddings embedding_dim "

@@ -1,5 +1,7 @@
--- A language model with quantized blocks on a GPU: serve.Engine has the tokens that it has on the CPU.
+-- A language model with quantized blocks on a GPU: serve.Engine has the tokens that it has on the CPU. Needs a CUDA
+-- device, or a fake one.
 local lm = require "luminary"
+if require("luminary.core").device_count "cuda" == 0 then return end
 
 describe("serve.Engine on CUDA", function()
   local net
@@ -16,7 +18,7 @@ describe("serve.Engine on CUDA", function()
   -- Returns the tokens of three conversations, of which two begin alike.
   local function tokens(device, cache)
     local engine = lm.serve.Engine(net:to(device), {
-      num_workers = 0, max_tokens = 128, page_size = 4, cache = cache, chunk = 8, -- few rows are rounded alike
+      num_workers = 0, max_tokens = 128, page_size = 4, cache = cache, chunk = 6, -- up to 8 rows are rounded alike
     })
     local futures, lists = {}, {}
     for i = 1, 3 do

@@ -37,7 +37,7 @@ describe("names that are loaded at first use", function()
   local libraries = {nn = nn, functional = nn.functional, optim = optim}
   local partly = {
     ["tensor.products"] = true, ["nn.attention"] = true, ["nn.recurrent"] = true, ["nn.positional_encoding"] = true,
-    ["nn.parallel.data_parallel"] = true, ["nn.int8"] = true, ["optim.swa"] = true,
+    ["nn.parallel.data_parallel"] = true, ["nn.int8"] = true, ["optim.swa"] = true, ["nn.lora"] = true,
   }
 
   it("are all that their files have", function()

@@ -151,6 +151,7 @@ local rounded_between = 100 -- several ops, whose results are rounded, and one o
 local ulps = {
   cosine_similarity = rounded_between, triplet_margin_loss = rounded_between, batch_norm_relu = rounded_between,
   batch_norm_relu_backward = rounded_between, multi_margin_loss = rounded_between,
+  block_linear = rounded_between, -- x is rounded to 8 bits
 }
 local function random(shape, dtype) return (lm.rand(shape, {dtype = "float64"}) * 2 - 1):to(dtype):to(device) end
 
@@ -273,7 +274,8 @@ for number, row in ipairs(rows) do
       local args = arguments(row, case, dtype, layout, which[turn % 3 + 1], mixed and (only_mixed or turn % 4 == 0))
       if not args then return end
       local ok, wrong, why = pcall(differs, row, args, dtype, layout, ulps[row.name] or 6)
-      if why == "refused" then refused[variant] = true return end
+      local is_outside = not ok and tostring(wrong):find "is out of range" -- of sizes that float64 does not read
+      if why == "refused" or is_outside then refused[variant] = true return end
       ran = ran + 1
       if ok and not wrong then return true end
       local text = {}

@@ -258,7 +258,7 @@ local others = {
     live_tensors load manual_seed max_memory_allocated max_memory_reserved memory_allocated memory_reserved no_grad
     numel op_list promote_types quantize repr reset_peak_memory_stats result_type save scope seed set_default_device
     set_default_dtype set_float32_matmul_precision set_grad_enabled set_num_threads set_printoptions set_rng_state
-    async set_async poll compile prepare graph memory_snapshot profile record_function record_memory_history
+    async set_async send_part poll compile prepare graph memory_snapshot profile record_function record_memory_history
     set_warnings setenv summary synchronize time try_all_gpus try_gpu Generator use_deterministic_algorithms
     BFloat16Tensor BoolTensor ByteTensor CharTensor DoubleTensor FloatTensor HalfTensor IntTensor LongTensor ShortTensor
   ]],

@@ -25,7 +25,7 @@ local programs = {
   ["docs/howto/sharded.md"] = lines(net_x_y, "opt:step()", "x, y"),
   ["examples/bert_classify.lua"] = lines("local loss = F.cross_entropy", "schedule:step()", "ids, mask, targets"),
   ["examples/char_lstm.lua"] = lines("local logits, after = net(inputs:narrow", "opt:step()", "", "loss, after"),
-  ["examples/chat.lua"] = lines("local loss = F.cross_entropy(net(ids:narrow", "opt:step()"),
+  ["examples/chat.lua"] = lines("local loss = F.cross_entropy(net(ids):flatten", "opt:step()"),
   ["examples/dcgan.lua"] = {name = "step"},
   ["examples/ddpm.lua"] = lines("local loss = loss_of(net, images)", "average:update(net)", "images"),
   ["examples/detector.lua"] = lines("local logits, sides = net(x:to(device))", "schedule:step()", "x, boxes, classes"),
