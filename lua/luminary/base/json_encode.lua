@@ -1,8 +1,6 @@
 --- json_encode(value): Returns JSON text of a plain Lua value, without spaces. A table with a [1] becomes an array, any
 --- other table an object with its string keys sorted, so that equal tables yield equal text. A table with a [1] and
---- other keys is an error. core.json_decode is the inverse. json_encode(value, order, null): order is the table that
---- core.json_decode(text, null, order) fills: objects keep the text's order, and empty lists are []. Only errors need
---- the core.
+--- other keys is an error. core.json_decode is the inverse. Only errors need the core.
 -- Largest number of values, which core.json_decode reads too, and of levels: shared tables could expand without end.
 local MOST_VALUES, DEEPEST = 2 ^ 22, 256
 
@@ -28,7 +26,7 @@ local function escaped(s) return s:find '[%c"\\]' and s:gsub('[%c"\\]', escape) 
 
 local write
 
--- Appends text to `out`, {text …, n = number of texts, values = number of values, order, null}.
+-- Appends text to `out`, {text …, n = number of texts, values = number of values}.
 local function append_json(out, text)
   local n = out.n + 1
   out[n], out.n = text, n
@@ -36,9 +34,8 @@ end
 
 local function write_list(out, list, depth)
   local n = 0
-  append_json(out, "[")
   while rawget(list, n + 1) ~= nil do
-    if n > 0 then append_json(out, ",") end
+    append_json(out, n == 0 and "[" or ",")
     n = n + 1
     write(out, rawget(list, n), depth + 1)
   end
@@ -52,14 +49,14 @@ local function write_list(out, list, depth)
   end
 end
 
-local function write_object(out, object, depth, ordered)
-  local keys, n = ordered or {}, ordered and #ordered or 0
-  for key in next, not ordered and object or {} do
+local function write_object(out, object, depth)
+  local keys, n = {}, 0
+  for key in next, object do
     if type(key) ~= "string" then refuse("a key", "a string, or 1 to n", "a " .. type(key)) end
     n = n + 1
     keys[n] = key
   end
-  if not ordered then table.sort(keys) end
+  table.sort(keys)
   append_json(out, "{")
   for i = 1, n do
     append_json(out, i > 1 and ',"' or '"')
@@ -74,15 +71,11 @@ function write(out, value, depth)
   local kind = type(value)
   out.values = out.values + 1
   if out.values > MOST_VALUES then refuse("the number of values", ("at most %d"):format(MOST_VALUES), "more") end
-  if value == out.null and value ~= nil then
-    append_json(out, "null")
-  elseif kind == "table" then
+  if kind == "table" then
     if depth > DEEPEST then
       refuse("tables", ("nested at most %d deep"):format(DEEPEST), "deeper ones, or a table that contains itself")
     end
-    local ordered = out.order and out.order[value]
-    local is_list = not ordered and (rawget(value, 1) ~= nil or out.order and next(value) == nil)
-    if is_list then write_list(out, value, depth) else write_object(out, value, depth, ordered) end
+    if rawget(value, 1) ~= nil then write_list(out, value, depth) else write_object(out, value, depth) end
   elseif kind == "string" then
     append_json(out, '"')
     append_json(out, escaped(value))
@@ -96,8 +89,8 @@ function write(out, value, depth)
   end
 end
 
-return function(value, order, null)
-  local out = {n = 0, values = 0, order = order, null = null}
+return function(value)
+  local out = {n = 0, values = 0}
   write(out, value, 0)
   return table.concat(out)
 end

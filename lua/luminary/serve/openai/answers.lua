@@ -4,6 +4,7 @@ local core = require "luminary.core"
 local ffi = require "ffi"
 local json_encode = require "luminary.base.json_encode"
 local lists = require "luminary.base.lists"
+local ordered_json = require "luminary.base.ordered_json"
 local streamer = require "luminary.text.streamer"
 local tool_calls = require("luminary.models.chat").tool_calls
 local NULL = require("luminary.text.jinja.values").NONE
@@ -14,7 +15,7 @@ local answers = {}
 local CALLS = {"<tool_call>", "[TOOL_CALLS]", "<|python_tag|>"}
 
 --- Returns JSON text.
-function answers.json(v) return json_encode(v, nil, NULL) end
+function answers.json(v) return ordered_json(v, nil, NULL) end
 
 --- Returns the JSON text of an error {status, message, param, code}.
 function answers.error(problem)
@@ -81,7 +82,7 @@ local function object_text(call, choices, usage)
     or "chat.completion"
   local out = {id = call.id, created = call.created, model = call.model, choices = choices, usage = usage,
     object = object}
-  local text = json_encode(out, not choices[1] and {} or nil, NULL) -- without choices, [] is the only empty table
+  local text = ordered_json(out, not choices[1] and {} or nil, NULL) -- without choices, [] is the only empty table
   return call.stream and ("data: %s\n\n"):format(text) or text
 end
 

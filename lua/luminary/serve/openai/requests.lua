@@ -5,6 +5,7 @@ local generation_config = require "luminary.models.generation_config"
 local json_encode = require "luminary.base.json_encode"
 local lists = require "luminary.base.lists"
 local options = require "luminary.base.options"
+local ordered_json = require "luminary.base.ordered_json"
 local printable_name = require "luminary.base.printable_name"
 local NULL = require("luminary.text.jinja.values").NONE
 
@@ -52,7 +53,7 @@ local function read(text, kind, name)
   for key, v in pairs(body) do
     if v == NULL or others[key] == true then
       v = nil
-    elseif others[key] and json_encode(v, order, NULL) ~= others[key] then
+    elseif others[key] and ordered_json(v, order, NULL) ~= others[key] then
       refuse(key, "unsupported_parameter", "'%s' is not supported", key)
     end
     if not others[key] then given[key] = v end
@@ -109,7 +110,7 @@ local function messages_of(messages, order)
       if ok then f.arguments = arguments end
     end
   end
-  return json_encode(messages, order, NULL)
+  return ordered_json(messages, order, NULL)
 end
 
 -- Returns the JSON schema of an answer that calls one of `tools`; definitions in their parameters move to its root.
@@ -121,10 +122,10 @@ local function schema_of_calls(tools, order)
     for name, v in pairs(order[parameters["$defs"]] and parameters["$defs"] or {}) do defs[name] = v end
     return ('{"type":"object","properties":{"name":{"const":%s},"arguments":%s},"required":["name","arguments"],'
       .. '"additionalProperties":false}'):format(json_encode(tool["function"].name),
-        json_encode(parameters, order, NULL))
+        ordered_json(parameters, order, NULL))
   end)
   order[defs] = lists.sorted_keys(defs)
-  return ('{"anyOf":[%s],"$defs":%s}'):format(table.concat(calls, ","), json_encode(defs, order, NULL))
+  return ('{"anyOf":[%s],"$defs":%s}'):format(table.concat(calls, ","), ordered_json(defs, order, NULL))
 end
 
 -- Returns the tools of a request, or nil, and those of which one must be called.
@@ -151,7 +152,7 @@ local function constraint_of(format, order)
   if format.type ~= "json_schema" or not order[schema] then
     refuse("response_format", nil, "'response_format' must have type text, json_object, or json_schema with a schema")
   end
-  return {json_schema = json_encode(schema, order, NULL)}
+  return {json_schema = ordered_json(schema, order, NULL)}
 end
 
 -- ---- requests
@@ -191,7 +192,7 @@ function requests.generation(api, kind, text)
     local tools, forced = tools_of(body, order)
     local settings = lists.copy(body.chat_template_kwargs or {})
     settings.add_generation_prompt, settings.tokenize = true, nil
-    settings.tools = tools and json_encode(tools, order, NULL)
+    settings.tools = tools and ordered_json(tools, order, NULL)
     o.constraint, call.tools = forced or constraint_of(body.response_format, order), tools ~= nil
     if o.constraint then constraint.matcher("body", o.constraint) end -- for errors
     local ids = api.chat.tokenizer:apply_chat_template(messages_of(body.messages, order), settings).input_ids
