@@ -274,7 +274,7 @@ for number, row in ipairs(rows) do
       local args = arguments(row, case, dtype, layout, which[turn % 3 + 1], mixed and (only_mixed or turn % 4 == 0))
       if not args then return end
       local ok, wrong, why = pcall(differs, row, args, dtype, layout, ulps[row.name] or 6)
-      local is_outside = not ok and tostring(wrong):find "is out of range" -- of sizes that float64 does not read
+      local is_outside = not ok and tostring(wrong):find "is out of range" -- float64 does not read it
       if why == "refused" or is_outside then refused[variant] = true return end
       ran = ran + 1
       if ok and not wrong then return true end

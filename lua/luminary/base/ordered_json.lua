@@ -23,7 +23,7 @@ local function encode(value, order, null, depth)
     return json_encode(key) .. ":" .. encode(value[key], order, null, depth + 1)
   end), ",") .. "}"
 end
--- In json_encode the same tests made LuaJIT 2.1.0-beta3's compiler take tables with keys for empty ones, now and then.
+-- Interpreted: these tests in json_encode made the compiler of LuaJIT 2.1.0-beta3 take some tables for empty ones.
 jit.off(encode, true)
 
 return function(value, order, null) return encode(value, order, null, 0) end
