@@ -1,7 +1,6 @@
 --- ordered_json(value, order, null): Returns JSON text as json_encode does, but `null` is null, and objects whose keys
 --- are listed in order[object], as core.json_decode(text, null, order) fills it, keep their order. With an order empty
 --- tables without keys in it are lists; without one they are objects.
-local jit = require "jit"
 local json_encode = require "luminary.base.json_encode"
 local lists = require "luminary.base.lists"
 local options = require "luminary.base.options"

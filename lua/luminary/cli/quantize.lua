@@ -51,7 +51,7 @@ function quantize.main(args, first)
   if not o then return status end
   local ok, why = pcall(write, paths[1], paths[2], o)
   if ok then return 0 end
-  io.stderr:write("luminary quantize: ", (tostring(why):gsub("^[^:]*:%d+: ", ""):gsub("^%a+: ", "")), "\n")
+  io.stderr:write("luminary quantize: ", (options.without_position(why):gsub("^%a+: ", "")), "\n")
   return 1
 end
 

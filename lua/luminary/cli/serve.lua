@@ -21,6 +21,7 @@ Exit code: 0, 1 if the model cannot be read or the port is taken, 2 for wrong us
 ]]
 
 local flags = require "luminary.cli.command_options"
+local options = require "luminary.base.options"
 
 local serve = {}
 
@@ -46,7 +47,7 @@ function serve.main(args, first)
     server:close(1)
   end)
   if ok then return 0 end
-  io.stderr:write("luminary serve: ", (tostring(why):gsub("^[^\n]-:%d+: ", ""):gsub("^serve: ", "")), "\n")
+  io.stderr:write("luminary serve: ", (options.without_position(why):gsub("^serve: ", "")), "\n")
   return 1
 end
 

@@ -86,7 +86,7 @@ end)
 lora.merge_lora = signature.of("merge_lora(net: module, kind: string?)", function(net, kind)
   local found = {}
   for path, module in net:named_modules() do found[path] = module:is(LoRALinear) and module or nil end
-  for path, module in pairs(found) do net:set_submodule(path, module:merged(kind)) end
+  for path, module in lists.sorted_pairs(found) do net:set_submodule(path, module:merged(kind)) end
   return net
 end)
 

@@ -40,7 +40,7 @@ report.count = count
 
 --- Returns one JSON object: version, host, kernel, seconds, exit_code, counts by severity, and findings, one a line.
 function report.json(about, findings)
-  local texts = lists.map(findings, function(one) return json_encode(one) end)
+  local texts = lists.map(findings, json_encode)
   local head = json_encode {
     version = about.version, host = about.host, kernel = about.kernel, exit_code = about.code,
     seconds = math.floor(about.seconds * 100) / 100, counts = count(findings),

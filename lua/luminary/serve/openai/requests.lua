@@ -50,7 +50,7 @@ local function read(text, kind, name)
   local body = core.json_decode(text, NULL, order)
   if not core.is_utf8_text(text) then refuse(nil, nil, "the body must be UTF-8") end
   if not order[body] then refuse(nil, nil, "the body must be a JSON object") end
-  for key, v in pairs(body) do
+  for key, v in lists.sorted_pairs(body) do
     if v == NULL or others[key] == true then
       v = nil
     elseif others[key] and ordered_json(v, order, NULL) ~= others[key] then
