@@ -1047,7 +1047,7 @@ op("paged_attention", "query keys values pages sequence position page_size",
     { t { 2, 4, 32 }, q8_0(12, 2, 34), t { 12, 2, 34 }, i({ 1, 3 }, 3), i({ 2 }, 1), i({ 2 }, 12), 4, message = "dtype mismatch: keys is uint8, values is float32" },
     { t { 2, 4, 8 }, i({ 12, 2, 8 }, 3), i({ 12, 2, 8 }, 3), i({ 1, 3 }, 3), i({ 2 }, 1), i({ 2 }, 12), 4, message = "keys and values must be floating point, or uint8 for blocks, got int64" },
     { t { 2, 4, 8 }, t { 12, 2, 8 }, t { 12, 2, 8 }, n({ 1, 3 }, 4, 9, true), i({ 2 }, 1), i({ 2 }, 12), 4, message = "paged_attention: .* %d at position %d is out of range for 3 entries" },
-    { t { 2, 4, 8 }, t { 12, 2, 8 }, t { 12, 2, 8 }, i({ 1, 3 }, 3), i({ 2 }, 1), n({ 2 }, 13, 20, true), 4, message = "paged_attention: .* %d+ at position 1 is out of range for 12 entries" },
+    { t { 2, 4, 8 }, t { 12, 2, 8 }, t { 12, 2, 8 }, i({ 1, 3 }, 3), i({ 2 }, 1), n({ 2 }, 13, 20, true), 4, message = "paged_attention: .* %d+ at position [12] is out of range for 12 entries" },
     { t { 2, 4, 8 }, t { 12, 2, 8 }, t { 12, 2, 8 }, i({ 1, 3 }, 3), n({ 2 }, 2, 3, true), i({ 2 }, 12), 4, message = "paged_attention: .* %d at position %d is out of range for 1 entries" },
     { t({ 2, 4, 8 }, { dtype = "float64" }), t({ 12, 2, 8 }, { dtype = "float64" }), t({ 12, 2, 8 }, { dtype = "float64" }), i({ 1, 3 }, 3), i({ 2 }, 1), i({ 2 }, 12),
       2 ^ 31, message = "paged_attention: .* %d at position 1 is out of range for 0 entries" } } })
