@@ -131,17 +131,17 @@ static void round_row(const lm_block_kind *k, int64_t n, const float *x, const l
     const bool finite = isfinite(largest) && by < INFINITY;
     const float step = finite ? largest / STEPS : isfinite(largest) ? 0 : NAN;
     for (int l = 0; l < LM_RUN; l++) steps[l] = finite ? (int8_t)rintf(v[l] * by) : 0;
-    int32_t four[LM_RUN / 4];
-    for (int l = 0; l < LM_RUN / 4; l++)
-      four[l] = steps[4 * l] + steps[4 * l + 1] + steps[4 * l + 2] + steps[4 * l + 3];
+    const lm_int32_8 four =
+        run_dots(false, 0, (lm_int32_8){0}, (lm_int32_8){0} + 0x01010101, LM_LOAD_AS(lm_int32_8, steps));
+    const lm_int32_8 start = four * -k->zero;
     if (to->part && SHARES_SCALES(k)) { /* in the order of lm_quarter */
       const int64_t at = r * row + i / 128 * 128 + i % 128 / 2;
       memcpy(to->steps + at, steps, LM_RUN / 2);
       memcpy(to->steps + at + 64, steps + LM_RUN / 2, LM_RUN / 2);
-      for (int l = 0; l < 4; l++) to->part[at / 4 + l] = -k->zero * (four[l] + four[l + 4]);
+      for (int l = 0; l < 4; l++) to->part[at / 4 + l] = start[l] + start[l + 4];
     } else {
       memcpy(to->steps + r * row + i, steps, LM_RUN);
-      for (int l = 0; to->part && l < LM_RUN / 4; l++) to->part[(r * row + i) / 4 + l] = -k->zero * four[l];
+      if (to->part) memcpy(to->part + (r * row + i) / 4, &start, sizeof start);
     }
     for (int g = 0; g < LM_RUN; g += k->group) {
       int total = 0;
