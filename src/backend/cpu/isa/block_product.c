@@ -7,7 +7,7 @@
 #include "backend/cpu/isa/int8_lanes.h"
 #include "backend/cpu/isa/lanes.h"
 
-enum { RUNS = LM_BLOCK_CHUNK / LM_RUN, FEW = 4, MANY = 8, STEPS = 127 };
+enum { RUNS = LM_BLOCK_CHUNK / LM_RUN, MANY = 8, STEPS = 127 };
 
 /* ---- scales of blocks */
 
@@ -212,13 +212,17 @@ LM_INLINE few_floats few_factors(const lm_block_kind *k, const few_scales *s, in
 #define sum_of sum_of_8
 #endif
 enum { FEW_RUN = 4 * FEW_LANES, FEW_RUNS = LM_BLOCK_CHUNK / FEW_RUN };
-#ifdef __AVX2__
-enum { OUTS = FEW }; /* rows of weight at a time, far from one another: a processor reads these faster than one */
+/* Rows of x at a time, the most; rows of weight, far from one another: a processor reads these faster than one. */
+#ifdef __AVX512BW__
+enum { FEW = 8, OUTS = 4 };
+#elif defined(__AVX2__)
+enum { FEW = 4, OUTS = 4 };
 #else
-enum { OUTS = 1 };
+enum { FEW = 4, OUTS = 1 };
 #endif
 
-/* Sums of a row of weight and one of x: two, since an addition takes longer than a run, and the minima's. */
+/* Sums of a row of weight and one of x: two where there are few, since an addition takes longer than a run, and the
+ * minima's. */
 typedef struct few_sum {
   few_floats even, odd;
   lm_float_8 less;
@@ -250,7 +254,7 @@ LM_INLINE void add_chunk(const lm_block_kind *k, bool vnni, int rows, const uint
       if (k->zero && !subtracts_zero(vnni, k->zero)) dots = LM_LOAD_AS(few_ints, part[r] + i * FEW_LANES);
       for (int h = 0; h < each; h++)
         dots = few_dots(vnni, k->zero, dots, w[h], LM_LOAD_AS(few_ints, steps[r] + (i + h) * FEW_RUN));
-      few_floats *sum = i / each % 2 ? &to[r].odd : &to[r].even;
+      few_floats *sum = rows < 8 && i / each % 2 ? &to[r].odd : &to[r].even;
       *sum += __builtin_convertvector(dots, few_floats) * few_factors(k, &by[r], i);
     }
   }
@@ -294,10 +298,13 @@ LM_INLINE void few_of(const lm_block_kind *k, bool vnni, int64_t rows, int64_t o
   for (int64_t j = 0; j < outs; j = j + 1 == apart ? OUTS * apart : j + 1) {
     const int64_t to_next = j < apart ? apart : 0; /* the last, fewer than OUTS, are computed OUTS times */
     int64_t r = 0;
-    for (; r + FEW <= rows; r += FEW) {
-      for (int64_t i = j; i < j + (to_next ? OUTS * apart : 1); i += apart + !apart)
-        multiply_few(k, vnni, FEW, 1, 0, n, x, r, weight + i * bytes, bias ? bias + i : NULL, y + r * y_row + i, y_row);
-    }
+#define ROWS(each)                                                                                                    \
+  for (; r + each <= rows; r += each)                                                                                 \
+    for (int64_t i = j; i < j + (to_next ? OUTS * apart : 1); i += apart + !apart)                                    \
+      multiply_few(k, vnni, each, 1, 0, n, x, r, weight + i * bytes, bias ? bias + i : NULL, y + r * y_row + i, y_row);
+    ROWS(FEW)
+    if (FEW > 4) ROWS(4)
+#undef ROWS
     for (; r < rows; r++)
       multiply_few(k, vnni, 1, OUTS, to_next, n, x, r, weight + j * bytes, bias ? bias + j : NULL, y + r * y_row + j,
                    y_row);
@@ -418,5 +425,6 @@ const struct lm_block_loops LM_ISA_NAME(lm_block_loops) = {
 #define X(name) many_##name,
     .many = {LM_BLOCK_KINDS(X)},
 #undef X
+    .few_rows = 2 * FEW,
     .panel = LM_PACK,
 };
