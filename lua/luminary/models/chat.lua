@@ -42,9 +42,10 @@ function Chat:init(source, o)
   self.tokenizer = o.tokenizer or is_path and text.Tokenizer(source) or fail "chat: a net requires {tokenizer = …}"
   if self.tokenizer.base ~= 1 then fail "chat: the tokenizer's ids must begin at 1, got {base = 0}" end
   local context = o.context and options.arg("chat", "context", o.context, "count") or math.huge
-  self.capacity = math.min((self.net.config or {}).max_positions or math.huge, context)
+  self.positions = (self.net.config or {}).max_positions or math.huge
+  self.capacity = math.min(self.positions, context)
   self.tools, self.template, self.messages, self.past = o.tools, o.template or {}, {}, {}
-  local new = math.min(MOST_NEW, math.floor(self.capacity / 2))
+  local new = math.min(MOST_NEW, math.max(1, math.floor(self.capacity / 2)))
   self.options = {max_new_tokens = new, num_beams = 1, num_return_sequences = 1}
   for name, v in pairs(o) do
     if not own[name] then self.options[name] = v end
@@ -82,8 +83,10 @@ local function prompt(self, new)
     local last = first + 1
     while self.messages[last] and self.messages[last].role ~= "user" do last = last + 1 end
     if not self.messages[last] then
-      fail("Chat:say: the last turn has %d tokens, which with %d new ones are more than the model's %d positions; "
-        .. "shorten it or pass a smaller max_new_tokens", ids.shape[2], new, self.capacity)
+      local limit, remedy = "the model's positions", "a smaller max_new_tokens"
+      if self.capacity < self.positions then limit, remedy = "context", "a larger context" end
+      fail("Chat:say: the last turn has %d tokens, which with %d new ones are more than %s, %d; shorten it or pass %s",
+        ids.shape[2], new, limit, self.capacity, remedy)
     end
     for _ = first, last - 1 do table.remove(self.messages, first) end
   end
