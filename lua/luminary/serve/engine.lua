@@ -71,6 +71,7 @@ function actions.restore(scheduler, call)
   local count = ids and 0 or saved.count
   local r = add(scheduler, call, lists.append(saved.ids, ids or {}), o, left)
   r.count, r.saved, r.o.max_new_tokens = count, saved, count + left
+  r.owner = ("%.9f/"):format(core.time()) -- others do not share the keys and values of a file, which may be forged
   local ok, problem = pcall(function()
     for i = #r.ids - count + 1, r.constraint and #r.ids or 0 do r.constraint:advance(1, r.ids[i]) end
     if saved.random and not call.seed then r.o.generator = generator.Generator():set_state(saved.random) end
@@ -94,7 +95,7 @@ local function outcome_of(r)
   return {
     values = {r.ids, n = 1}, drafted = r.drafts, accepted = r.accepted,
     session = {
-      ids = r.ids, count = r.count, o = {max_new_tokens = r.o.max_new_tokens}, options = r.options,
+      ids = r.ids, owner = r.owner, count = r.count, o = {max_new_tokens = r.o.max_new_tokens}, options = r.options,
       random = r.o.generator and r.o.generator:get_state(),
     },
   }
@@ -368,8 +369,8 @@ end
 --- engine:restore(path [, {…, append, seed}]): Continues the conversation of a file of engine:save, with the tokens
 --- that it would have had; the engine must have the same model, and dtype or cache. Returns a future of all tokens.
 --- Options of engine:submit replace those of the file; a tokenizer, on_text and streamer are never in it.
---- max_new_tokens counts from here. append: ids of a new prompt behind the conversation. The keys and values of a file
---- are trusted: conversations that begin alike share them.
+--- max_new_tokens counts from here. append: ids of a new prompt behind the conversation. No other conversation shares
+--- the keys and values of a file.
 function Engine:restore(path, opts)
   local who = "Engine:restore"
   path = options.arg(who, "path", path, "string")
