@@ -103,8 +103,6 @@ end
 
 -- ---- in the worker
 
-local MOST_OPEN = 128 -- calls at a time
-
 local function serve(index, setup)
   local scheduler, task_of, open = Scheduler(setup.net:eval(), setup.settings), {}, 0
   if scheduler.draft_cache then setup.settings.draft:eval() end
@@ -113,7 +111,7 @@ local function serve(index, setup)
   local function finish(r, outcome)
     Executor.answer(task_of[r], outcome)
     ended[#ended + 1] = {number = task_of[r].number, session = outcome.session}
-    if #ended > MOST_OPEN then table.remove(ended, 1) end
+    if #ended > Executor.MOST_CALLS then table.remove(ended, 1) end
     task_of[r], open = nil, open - 1
   end
   local function find(number)
@@ -132,13 +130,13 @@ local function serve(index, setup)
     elseif task then
       scheduler.tokenizer = task.args[1].tokenizer or scheduler.tokenizer
     end
-    if task and not Executor.begin(task, begun) then
-      Executor.answer(task, {})
-    elseif task then
+    local runs = task and Executor.begin(task, begun)
+    if task then
       local call = not task.problem and task.args[1]
       local outcome = task.problem and task or failure.outcome(actions[call.action], scheduler, call, find(call.number))
       if outcome.values and outcome.values[1] then
-        task_of[outcome.values[1]], open = task, open + 1
+        local r = outcome.values[1]
+        task_of[r], r.is_canceled, open = task, not runs, open + 1
       else
         Executor.answer(task, {problem = outcome.problem, values = outcome.values})
       end
@@ -256,7 +254,7 @@ end
 --- computed when the result of a conversation is waited for, or by lm.poll(). Conversations that begin with the same
 --- tokens share their keys and values, also with those that have ended, as long as there is room.
 Engine.init = signature.of([[Engine(net: module, {max_tokens: count = 8192, page_size: count = 16,
-  max_sequences: count = 16, chunk: count = 256, dtype: string, cache: string, max_queue: integer(1, 128) = 128,
+  max_sequences: count = 16, chunk: count = 256, dtype: string, cache: string, max_queue: integer(1, 512) = 128,
   draft, draft_tokens: count = 16, threads: count, socket_paths = false,
   num_workers: integer(0, 1) = 1})]], function(self, net, o)
   check_net("net", net)

@@ -23,9 +23,9 @@ local function rows_of(scheduler, list, first, last)
   return core.tensor(rows, {dtype = "int64", device = scheduler.cache[1].keys.device})
 end
 
---- Writes a conversation of a scheduler to a file. r: {ids, o, count, pages, computed}, as Scheduler:add returns it; or
---- with pages = nil, one that has ended, {…, owner}, of whose pages those are saved that are still there. settings: its options,
---- a plain table.
+--- Writes a conversation of a scheduler to a file. r: {ids, o, count, owner, pages, computed}, as Scheduler:add returns
+--- it; or with pages = nil, one that has ended, of whose pages those are saved that are still there. settings: its
+--- options, a plain table.
 function sessions.save(scheduler, path, r, settings, random)
   local pages, found, computed = scheduler.pages, r.pages or {}, r.computed
   if not r.pages then computed = pages:find(found, r.ids, r.owner) end
