@@ -83,10 +83,10 @@ local function prompt(self, new)
     local last = first + 1
     while self.messages[last] and self.messages[last].role ~= "user" do last = last + 1 end
     if not self.messages[last] then
-      local limit, remedy = "the model's positions", "a smaller max_new_tokens"
-      if self.capacity < self.positions then limit, remedy = "context", "a larger context" end
-      fail("Chat:say: the last turn has %d tokens, which with %d new ones are more than %s, %d; shorten it or pass %s",
-        ids.shape[2], new, limit, self.capacity, remedy)
+      local limit, remedy = "the model's %d positions", "a smaller max_new_tokens"
+      if self.capacity < self.positions then limit, remedy = "the context of %d positions", "a larger context" end
+      fail("Chat:say: the last turn has %d tokens, which with %d new ones are more than " .. limit
+        .. "; shorten it or pass %s", ids.shape[2], new, self.capacity, remedy)
     end
     for _ = first, last - 1 do table.remove(self.messages, first) end
   end
