@@ -71,7 +71,7 @@ describe("luminary chat #lua", function()
       {"", "", "model more", "expected one FILE, got 'more' too", 2}, {"", "", "model --bad", "'%-%-bad'", 2},
       {"a long one\nx\n", "--context 40 --max-tokens 25 --temperature 0", "model",
         "^\nluminary chat: the last turn has 18 tokens[^\n]*\n.", 1},
-      {"x", "", "model --context 1", "with 1 new ones are more than the context of 1 positions; .* larger %-%-context", 1},
+      {"x", "", "model --context 1", "more than the context of 1 positions; .* larger %-%-context", 1},
       {"x", "--max-tokens 20000", "model", "more than the model's 20000 positions; .* a smaller %-%-max%-tokens\n", 1},
       {"\255\nx\n", "--max-tokens 1", "model", "^luminary chat: the line is not UTF%-8: '[^\n]+'\n[^\n]*\n$", 1},
       {"/system \255\nx\n", "--max-tokens 1", "model", "^luminary chat: the line is not UTF%-8: [^\n]*\n[^\n]*\n$",

@@ -92,11 +92,17 @@ local function prompt(self, new)
   end
 end
 
+--- Returns the text of the tokenizer's chat templates.
+function Chat:template_text()
+  local template = self.tokenizer.chat_template or ""
+  if type(template) == "string" then return template end
+  return table.concat(lists.pick(template, lists.sorted_keys(template)))
+end
+
 --- Returns the ids that end an answer of a conversation's net, and strings that do where the vocabulary has no such
 --- token.
 function Chat:ends()
-  local template, ids, strings = self.tokenizer.chat_template or "", {}, {}
-  if type(template) == "table" then template = table.concat(lists.pick(template, lists.sorted_keys(template))) end
+  local template, ids, strings = self:template_text(), {}, {}
   local given = self.net.eos_token_id
   for _, id in ipairs(type(given) == "table" and given or {given}) do ids[#ids + 1] = id end
   ids[#ids + 1] = self.tokenizer.eos_token_id
