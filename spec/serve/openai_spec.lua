@@ -202,6 +202,7 @@ describe("serve.OpenAI", function()
       [chat {messages = {{role = "narrator", content = "x"}}}] = "messages%[0%] .* 'narrator'; .* 'assistant', 'tool'",
       [chat {messages = {{role = "us.r", content = "x"}}}] = "unknown role 'us.r'",
       [chat {messages = {{role = "user", content = 3}}}] = "content",
+      [chat {messages = {{role = "user", content = {text = "x"}}}}] = "messages%[0%].content must be a text",
       [chat {messages = {{role = "user", content = {{type = "image_url"}}}}}] = "image_url",
       [chat {max_tokens = -1}] = "max_tokens must be", [chat {max_tokens = 1.5}] = "max_tokens must be",
       [chat {max_tokens = 1000}] = "maximum context length is 513",

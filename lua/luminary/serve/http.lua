@@ -42,8 +42,8 @@ local END, CONNECTIONS, TIMEOUT, NOTIFY_COMPLETED, SOCK_ADDR, NOTIFY_CONNECTION 
 local CONNECTION_FD, BIND_PORT, HEADER, BEGINS, BOTH_WAYS = 6, 6, 1, 0, 2
 local AF_INET, PEEK, DONTWAIT, SIG_BLOCK, SIGINT, SIGTERM = 2, 2, 64, 0, 2, 15
 
--- Beyond FULL the connection that waits longest for a request is closed. With the usual limit of 1024 descriptors there
--- is room for two of each open request then. IDLE: seconds that a client may send and read nothing.
+-- IDLE: seconds that a client may send and read nothing. The connection that waits longest for a request is closed
+-- where there are FULL; with the usual limit of 1024 descriptors there is room for two of each open request then.
 local MOST_CONNECTIONS, FULL, IDLE, BLOCK = 600, 512, 30, 16384
 local MOST_DISCARDED = 2 ^ 30 -- bytes of a body of unknown length that are read before the answer that it is too long
 

@@ -105,7 +105,7 @@ local function messages_of(messages, order, template)
         .. "that the model's template names", i - 1, message.role, table.concat(roles, "', '"))
     end
     if message.role == "developer" and not is_own then message.role = "system" end
-    if type(content) == "table" and content ~= NULL then
+    if type(content) == "table" and content ~= NULL and not order[content] then
       content = table.concat(lists.map(content, function(part)
         if type(part) ~= "table" then return "" end
         return type(part.text) == "string" and part.text
