@@ -179,7 +179,7 @@ local function answer(self, o, before)
   return said, calls
 end
 
-local latest = {} -- the conversation of Chat.answer, and the path of its model
+local latest = {} -- the conversation of Chat.answer, and `key`, the path and the options of its model
 
 --- chat.answer(path, messages [, {…}]): For lm.async: returns the answer of a file's model to messages, a list of
 --- {role, content}, or the continuation of a text, and sends its pieces to Future:on_part. Options: those of lm.chat.
@@ -189,7 +189,8 @@ function Chat.answer(path, messages, o)
   for name, v in pairs(options.arg("chat.answer", "options", o or {}, "table")) do
     (own[name] and of_model or settings)[name] = v
   end
-  if latest.path ~= path then latest = {path = path, chat = Chat(path, of_model)} end
+  local key = ("%s\n%s\n%s\n%s"):format(path, of_model.dtype, of_model.device, of_model.context)
+  if latest.key ~= key then latest = {key = key, chat = Chat(path, of_model)} end
   local chat, is_text = latest.chat, type(messages) == "string"
   chat.tools, chat.template = of_model.tools, of_model.template or {}
   chat.messages = is_text and {} or lists.copy(options.arg("chat.answer", "messages", messages, "table"))
