@@ -298,9 +298,9 @@ LM_INLINE void few_of(const lm_block_kind *k, bool vnni, int64_t rows, int64_t o
   for (int64_t j = 0; j < outs; j = j + 1 == apart ? OUTS * apart : j + 1) {
     const int64_t to_next = j < apart ? apart : 0; /* the last, fewer than OUTS, are computed OUTS times */
     int64_t r = 0;
-#define ROWS(each)                                                                                                    \
-  for (; r + each <= rows; r += each)                                                                                 \
-    for (int64_t i = j; i < j + (to_next ? OUTS * apart : 1); i += apart + !apart)                                    \
+#define ROWS(each)                                                                 \
+  for (; r + each <= rows; r += each)                                              \
+    for (int64_t i = j; i < j + (to_next ? OUTS * apart : 1); i += apart + !apart) \
       multiply_few(k, vnni, each, 1, 0, n, x, r, weight + i * bytes, bias ? bias + i : NULL, y + r * y_row + i, y_row);
     ROWS(FEW)
     if (FEW > 4) ROWS(4)
