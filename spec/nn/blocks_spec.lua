@@ -128,7 +128,9 @@ describe("GGUF files with quantized blocks", function()
         assert.equal("BlockLinear", net.model.layers[1].mlp.up_proj.__name)
         assert.equal("BlockEmbedding", net.model.embed_tokens.__name)
         local also = {(lm.models.llama {weights = path, dtype = "auto"})}
-        if require("luminary.core").device_count "cuda" > 0 then also[2] = lm.models.llama {weights = path, device = "cuda"} end
+        if require("luminary.core").device_count "cuda" > 0 then
+          also[2] = lm.models.llama {weights = path, device = "cuda"}
+        end
         for _, other in ipairs(also) do
           local blocks = other.model.layers[1].mlp.up_proj
           assert.equal("BlockLinear", blocks.__name)
