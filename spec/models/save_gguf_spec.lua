@@ -76,9 +76,34 @@ describe("lm.save as GGUF", function()
     end
   end)
 
+  it("keeps 16-bit weights of a mapped file, which dtype = \"auto\" leaves there", function()
+    local ids = lm.randint(1, 41, {2, 12})
+    local function allocated()
+      collectgarbage()
+      collectgarbage()
+      return core.memory_allocated "cpu"
+    end
+    for _, dtype in ipairs {"bfloat16", "float16"} do
+      for _, row in ipairs {{"llama"}, {"gemma2", gemma}, nets[12]} do
+        lm.save(path, made(row[1], row[2]), {kind = dtype})
+        local load, begin = row[1] == "gpt2" and models.gpt2 or models.llama, allocated()
+        local mapped = load {weights = path, dtype = "auto"}
+        local middle = allocated()
+        local copied = load {weights = path, dtype = dtype}
+        local copies_take = allocated() - middle
+        assert.is_true(middle - begin < copies_take / 2, row[1])
+        assert.is_true(mapped(ids):equal(copied(ids)), row[1])
+        for name, p in mapped:named_parameters() do assert.equal(dtype, p.dtype, name) end
+      end
+    end
+  end)
+
   it("writes blocks of every kind, as they are in the net or made of floats", function()
     for _, kind in ipairs(block_kinds.names) do
-      local net = made("llama", {hidden_size = 256, intermediate_size = 256, num_hidden_layers = 1, head_dim = 64})
+      local net = made("llama", {
+        hidden_size = 256, intermediate_size = 256, num_hidden_layers = 1, head_dim = 64,
+        rms_norm_eps = 2 ^ -17, -- files have it in float32
+      })
       lm.save(path, net, {kind = kind})
       local of_floats = lm.load(path, {keep_blocks = true}).tensors
       lm.quantize(net, kind)

@@ -204,12 +204,13 @@ end
 --- Every maker also takes: weights, a file or folder that lm.load reads, a table of tensors by name, or for
 --- models.llama and models.gpt2 a GGUF file of that architecture, whose sizes and names become Hugging Face's and whose
 --- quantized matrices stay blocks, on the CPU in the mapped file, unless another dtype than "auto" is given; assign, by
---- which all weights stay there, in their dtypes; strict, ignore_mismatched_sizes and rename of load_state_dict; device;
---- and dtype, a floating-point one, "auto" for that of the weights, or nil, by which other dtypes become float32, as the
---- report lists. With weights the second result is load_state_dict's report. The caller's options override those of
---- config.json. A network of a folder with a config.json is in evaluation mode; if it generates, eos_token_id, from 1,
---- and generation_config are those of generation_config.json or config.json, with a warning about ends beyond the
---- vocabulary. Nothing is drawn if weights have all parameters, and nothing is allocated before they are known to fit.
+--- which all weights stay there, in their dtypes; strict, ignore_mismatched_sizes and rename of load_state_dict;
+--- device; and dtype, a floating-point one, "auto" for that of the weights, which then stay in a GGUF file mapped on
+--- the CPU, or nil, by which tensors of other dtypes become float32, as the report lists. With weights the second result
+--- is load_state_dict's report. The caller's options override those of config.json. A network of a folder with a
+--- config.json is in evaluation mode; if it generates, eos_token_id, from 1, and generation_config are those of
+--- generation_config.json or config.json, with a warning about ends beyond the vocabulary. Nothing is drawn if weights
+--- have all parameters, and nothing is allocated before they are known to fit.
 return function(who, opts, spec, make, first, reads)
   local rows = lists.copy(spec)
   for name, row in pairs(all) do rows[name] = row end
@@ -224,8 +225,8 @@ return function(who, opts, spec, make, first, reads)
       truncate_text(weights, 200),
       reads and ": `hf download NAME --local-dir FOLDER` makes a folder with config.json and weights" or "")
   end
-  local source = weights
-  if gguf.is(weights) then
+  local source, is_mapped = weights, gguf.is(weights)
+  if is_mapped then
     path = type(weights) == "string" and weights or "weights"
     if weights == path then
       local keep_blocks = given.dtype == nil or given.dtype == "auto"
@@ -282,7 +283,7 @@ return function(who, opts, spec, make, first, reads)
     end
     how.dry_run, complete = nil, #report.missing_keys == 0 and #(report.mismatched_keys or {}) == 0
   end
-  how.assign = given.assign and dtype == nil and device == nil or nil
+  how.assign = not device and (given.assign and dtype == nil or is_mapped and given.dtype == "auto") or nil
   if not (meta.is_on() or how.assign) then check_memory(who, net, dtype, device, largest) end
   if plain then check_buffers(who, net, bytes, blocks, largest) end
   if complete then

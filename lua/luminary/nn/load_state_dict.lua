@@ -136,7 +136,8 @@ end
 
 local function copy_values(self, entries, dict, skipped, opts)
   local dtype, device = changes.dtype("load_state_dict", opts.dtype), opts.device
-  if dtype or device then self:to {dtype = dtype, device = device} end
+  local function convert() return (dtype or device) and self:to {dtype = dtype, device = device} end
+  if not opts.assign then convert() end
   core.no_grad(function()
     for _, entry in ipairs(entries) do -- tied tensors get the value of their last name
       local value, t = dict[entry[1]], entry[2]
@@ -147,6 +148,7 @@ local function copy_values(self, entries, dict, skipped, opts)
       end
     end
   end)
+  if opts.assign then convert() end -- what dict lacks
 end
 
 --- Loads a state dict. entries: the module's state in order, {name, tensor} each; run_hooks(name, argument) runs its

@@ -74,7 +74,7 @@ function meta.allocate(net, dtype, device, buffers_only)
       for _, b in ipairs(buffers) do core.set_data(b, b:contiguous()) end
     end
   end
-  return net:to {dtype = dtype, device = device}
+  return buffers_only and net or net:to {dtype = dtype, device = device}
 end
 
 --- Returns the bytes of a net's parameters and buffers, or of the parameters alone; floating ones count as dtype, if it
