@@ -97,8 +97,8 @@ local left_out = {}
 for _, name in ipairs(except) do
   for _, path in ipairs(files_of(name)) do left_out[path] = true end
 end
--- Folders and files that give our C odd sizes, bytes and calls, or free what it holds. With LM_TEST_LONG=1 sanitizers see
--- all files: the others repeat values, or are Lua over ops that these call.
+-- Folders and files that give our C odd sizes, bytes and calls, or free what it holds. With LM_TEST_LONG=1 sanitizers
+-- see all files: the others repeat values, or are Lua over ops that these call.
 local ODD_FOR_C = {}
 for name in ([[
   autograd/autograd autograd/recompute backend/ base/ bind/abuse bind/arguments bind/bounds bind/freeing bind/runtime

@@ -137,8 +137,8 @@ end]],
   end)
 
   it("are fewer under sanitizers: of a folder, those with odd input for C", function()
-    assert(os.execute(("mkdir -p %s/spec/support && cp spec/run.lua %s/spec && cd %s/spec && mkdir op io models"):format(
-      folder, folder, folder)) == 0)
+    assert(os.execute(("mkdir -p %s/spec/support && cp spec/run.lua %s/spec && cd %s/spec && mkdir op io models")
+      :format(folder, folder, folder)) == 0)
     temp.write(folder .. "/spec/support/workers.lua", "return function(list) print(table.concat(list, ' ')) "
       .. "return 0 end")
     for _, name in ipairs {"op/ops", "models/b", "io/c"} do
