@@ -29,7 +29,7 @@ describe("gpu_check #unsanitized", function() -- gpu_check runs specs, which san
     { "3 --only dropout", { "dropout in attention" }, long = true },
     { "3 --only 'recurrent layers'", { "recurrent layers" }, long = true },
     { "3 --only first", { "first calls" }, long = true },
-    { "4", { "ceilings", "network gpt2_bf16", "network lenet", "decoding", "each op, 64 MiB of float32" }, 3 },
+    { "4", { "ceilings", "network gpt2_bf16", "network lenet", "decoding", "each op, 64 MiB of float32" }, 3, long = true },
     { "5 --only networks", { "networks" }, 1, long = true },
     { "5 --only products", { "products" }, long = true },
     { "6", { "kernels, without ncu" }, 1 },
