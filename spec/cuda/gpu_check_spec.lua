@@ -6,7 +6,7 @@ if core.device_count("cuda") == 0 then return end
 ffi.cdef "long lm_fake_call_count(const char *name);"
 if not pcall(function() return ffi.C.lm_fake_call_count end) then return end
 
-describe("gpu_check #unsanitized", function() -- gpu_check runs specs, which sanitizers see by themselves
+describe("gpu_check #unsanitized #full", function() -- gpu_check runs specs, which sanitizers see by themselves
   local folder = temp.during(setup, teardown)
 
   -- Returns whether gpu_check succeeded, what it printed, and what its first stage wrote. Checks get the time that they
@@ -29,7 +29,8 @@ describe("gpu_check #unsanitized", function() -- gpu_check runs specs, which san
     { "3 --only dropout", { "dropout in attention" }, long = true },
     { "3 --only 'recurrent layers'", { "recurrent layers" }, long = true },
     { "3 --only first", { "first calls" }, long = true },
-    { "4", { "ceilings", "network gpt2_bf16", "network lenet", "decoding", "each op, 64 MiB of float32" }, 3, long = true },
+    { "4", { "ceilings", "network gpt2_bf16", "network lenet", "decoding", "each op, 64 MiB of float32" }, 3,
+      long = true },
     { "5 --only networks", { "networks" }, 1, long = true },
     { "5 --only products", { "products" }, long = true },
     { "6", { "kernels, without ncu" }, 1 },

@@ -5,7 +5,7 @@ local temp = require "spec.support.temp"
 local long = lm.getenv "LM_TEST_LONG" ~= nil
 local untimed = require("spec.support.time").judged and "" or "--untimed"
 
-describe("ranks that go wrong at a random moment", function()
+describe("ranks that go wrong at a random moment #full", function()
   local function chaos(trials, options, program)
     local command = "timeout %d luajit scripts/dev/chaos/%s --trials %d %s %s 2>&1"
     local pipe = io.popen(command:format(trials * 60, program or "ranks", trials, untimed, options))
