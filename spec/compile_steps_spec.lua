@@ -9,7 +9,7 @@ describe("lm.compile trains as the step does:", function()
   for _, file in ipairs {"networks", "training", "calls"} do
     for _, case in ipairs(require("spec.support.steps." .. file)) do
       local name, make, kinds = unpack(case)
-      it(name .. (name:find "^models" and " #unsanitized" or ""), function()
+      it(name .. (name:find "^models" and " #unsanitized #full" or ""), function()
         for i, kind in ipairs(kinds or equal.kinds) do
           local ok, text = pcall(equal.compare, make, {kind = kind, pace = i == 1 and file ~= "networks" and 3 or 1})
           assert(ok, ("%s: %s"):format(kind, tostring(text)))
@@ -39,7 +39,7 @@ describe("lm.compile trains as the step does:", function()
   end)
 
   for _, path in ipairs(lists.sorted_keys(require "spec.support.steps.programs")) do
-    it(path .. " #unsanitized", function()
+    it(path .. " #unsanitized #full", function()
       local needs_data = temp.read(path):find "data%.FashionMNIST"
       if needs_data and not temp.exists "/usr/share/datasets/fashion-mnist" and not os.getenv "LUMINARY_DATA" then
         return pending "needs Fashion-MNIST"

@@ -8,12 +8,12 @@
 --                  each has to pass three times
 --   --slowest[=N]  at the end the N (20) slowest specs and files
 --   --sanitized    leaves out specs tagged #unsanitized (too slow or large under sanitizers) and #lua (no C of ours, or
---                  none that other specs do not call), and the files of LUA_OVER_C unless they are named; sets
+--                  none that other specs do not call), and files that are not of ODD_FOR_C unless they are named; sets
 --                  LM_SPEC_SANITIZED=1, with which random cases are fewer
 --   --except=NAMES files to leave out, named as above, with commas between
 --   --times        only the files with bounds on time (spec/support/time.lua), one after the other, and judges them;
 --                  without it no bound on time is judged, and specs that are nothing else, tagged #time, are left out
--- Other options are busted's.
+-- Specs tagged #long run with LM_TEST_LONG=1 alone. Other options are busted's.
 local ffi = require "ffi"
 ffi.cdef "int chdir(const char *); char *getcwd(char *, size_t); int setenv(const char *, const char *, int);"
 
@@ -97,27 +97,29 @@ local left_out = {}
 for _, name in ipairs(except) do
   for _, path in ipairs(files_of(name)) do left_out[path] = true end
 end
--- Patterns of files whose C other files call, too: Lua over ops and collectives (layers divided over ranks, networks,
--- distributions, metrics, Torch7's names), scripts, commands, help, logs. LM_TEST_LONG=1 sanitizes them as well.
-local LUA_OVER_C = {
-  "^spec/nn/parallel/", "^spec/models/[^w]", "^spec/distributions/", "^spec/metrics/", "^torch7/spec/",
-  "^spec/scripts/[%w_]+%.lua", "^spec/scripts/dev/[bn]", "^spec/examples/", "^spec/docs", "^spec/help/", "^spec/watch/",
-  "^spec/cli/[^l]", "^spec/run_spec", "^spec/codegen/",
-  "^spec/cuda/%w*_?parallel_", "^spec/cuda/fully_shard", "^spec/cuda/pipeline", "^spec/cuda/divided_layers",
-  "^spec/cuda/gpu_check", "^spec/cuda/bundle", "^spec/cuda/step_counts",
-}
-local function is_lua_over_c(path)
-  for _, pattern in ipairs(LUA_OVER_C) do
-    if path:find(pattern) then return true end
-  end
-  return false
+-- Folders and files that give our C odd sizes, bytes and calls, or free what it holds. With LM_TEST_LONG=1 sanitizers
+-- see all files: the others repeat values, or are Lua over ops that these call.
+local ODD_FOR_C = {}
+for name in ([[
+  autograd/autograd autograd/recompute backend/ base/ bind/abuse bind/arguments bind/bounds bind/freeing bind/runtime
+  checkpoint/hostile compile_passes compile_segments data/cifar data/csv data/jsonl data/loader_workers data/web
+  device/memory distributed/dist distributed/group/collectives distributed/group/plugin_group distributed/group/world
+  io/ mp/ nn/cross_entropy nn/ctc nn/sequences nn/windows onnx/bounds onnx/node_rules onnx/onnx onnx/parts op/attention
+  op/blocks op/conv op/copies op/fourier op/gemm op/index op/linalg op/ops op/random op/random_programs op/random_steps
+  op/rows op/selection op/skinny_gemm op/views op/winograd prepare scripts/dev/fuzz serve/openai tensor/sharing
+  tensor/tensor text/constraint text/gguf_tokenizer text/tokenizer vision/transforms vision/vision]]):gmatch "%S+" do
+  ODD_FOR_C[name] = true
+end
+local function is_odd_for_c(path)
+  local name = path:match "^spec/(.*)_spec%.lua$" or ""
+  return ODD_FOR_C[name] or ODD_FOR_C[name:match "^.*/"]
 end
 
 for _, name in ipairs(#files > 0 and files or {"all"}) do
   local paths = #files > 0 and files_of(name) or all
   for _, path in ipairs(paths) do
     local is_named = paths[2] == nil -- itself, and not a folder of it
-    local sanitizes = is_named or not options.sanitized or os.getenv "LM_TEST_LONG" or not is_lua_over_c(path)
+    local sanitizes = is_named or not options.sanitized or os.getenv "LM_TEST_LONG" or is_odd_for_c(path)
     if not left_out[path] and sanitizes then list[#list + 1] = path end
   end
 end
@@ -141,6 +143,7 @@ if options.times then
 elseif os.getenv "LM_TEST_TIMES" ~= "1" then
   excluded[#excluded + 1] = "time"
 end
+if not os.getenv "LM_TEST_LONG" then excluded[#excluded + 1] = "long" end
 
 if #list ~= 1 or options.jobs then
   options.busted, options.excluded = passed, excluded

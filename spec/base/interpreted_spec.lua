@@ -12,7 +12,7 @@ local function run(rounds, name, how, options)
   return text
 end
 
-describe("LuaJIT 2.1.0-beta3 #lua", function()
+describe("LuaJIT 2.1.0-beta3 #lua #full", function()
   if jit.version ~= "LuaJIT 2.1.0-beta3" then return pending "needs LuaJIT 2.1.0-beta3" end
 
   it("computes a recursion in a loop that calls C wrongly, but not without stitched traces", function()
@@ -26,7 +26,7 @@ describe("LuaJIT 2.1.0-beta3 #lua", function()
   end)
 end)
 
-describe("what is interpreted #lua", function()
+describe("what is interpreted #lua #full", function()
   for name in program:gmatch '\nwalks%["([^"]+)"%]' do
     it("is right: " .. name, function() assert.matches("^0 of 25 rounds are wrong", run(25, name)) end)
   end

@@ -6,7 +6,7 @@ if core.device_count("cuda") == 0 then return end
 ffi.cdef "long lm_fake_call_count(const char *name);"
 if not pcall(function() return ffi.C.lm_fake_call_count end) then return end
 
-describe("gpu_check #unsanitized", function() -- gpu_check runs specs, which sanitizers see by themselves
+describe("gpu_check #unsanitized #full", function() -- gpu_check runs specs, which sanitizers see by themselves
   local folder = temp.during(setup, teardown)
 
   -- Returns whether gpu_check succeeded, what it printed, and what its first stage wrote. Checks get the time that they
@@ -23,15 +23,16 @@ describe("gpu_check #unsanitized", function() -- gpu_check runs specs, which san
     { "1", { "facts", "smoke", "smoke, asynchronous", "ceilings", "devices", "doctor" }, 5 },
     { "2 --only \"optimizers' steps\"", { "optimizers' steps" } },
     { "2 --only unscaling", { "unscaling of gradients" } },
-    { "2 --only transforms", { "transforms and linear algebra" } },
+    { "2 --only transforms", { "transforms and linear algebra" }, long = true },
     { "2 --only 'the same bits'", { "the same bits twice", "the same bits, graphed" }, long = true },
     { "3 --only plans", { "plans for attention" }, long = true },
     { "3 --only dropout", { "dropout in attention" }, long = true },
-    { "3 --only 'recurrent layers'", { "recurrent layers" } },
-    { "3 --only first", { "first calls" } },
-    { "4", { "ceilings", "network gpt2_bf16", "network lenet", "decoding", "each op, 64 MiB of float32" }, 3 },
-    { "5 --only networks", { "networks" }, 1 },
-    { "5 --only products", { "products" } },
+    { "3 --only 'recurrent layers'", { "recurrent layers" }, long = true },
+    { "3 --only first", { "first calls" }, long = true },
+    { "4", { "ceilings", "network gpt2_bf16", "network lenet", "decoding", "each op, 64 MiB of float32" }, 3,
+      long = true },
+    { "5 --only networks", { "networks" }, 1, long = true },
+    { "5 --only products", { "products" }, long = true },
     { "6", { "kernels, without ncu" }, 1 },
     { "8 --only captures", { "graphs and captures, round 1" } },
     { "8 --only 'between processes'", { "tensors between processes" } },
@@ -54,7 +55,7 @@ describe("gpu_check #unsanitized", function() -- gpu_check runs specs, which san
     end)
   end
 
-  it("shows what was measured, and tells of no search for plans after the first step", function()
+  it("shows what was measured, and tells of no search for plans after the first step #long", function()
     local ok, text, report = run "4 --only 'network resnet50'"
     assert(ok, report)
     assert.matches("resnet50_bf16: first step [%d.]+ ms with %d+ searches for plans, 0 in steps 2 to 5", text)
@@ -67,7 +68,7 @@ describe("gpu_check #unsanitized", function() -- gpu_check runs specs, which san
     end
   end)
 
-  it("shows each kernel of a step, eager and captured, beside its bound", function()
+  it("shows each kernel of a step, eager and captured, beside its bound #long", function()
     if not io.open "/usr/local/cuda/include/cupti.h" then return pending "CUPTI's headers are not here" end
     local ok, text, report = run "10 --only lenet"
     assert(ok, report)

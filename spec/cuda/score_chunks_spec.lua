@@ -7,7 +7,7 @@ local ops_of = require "spec.support.steps.ops_of"
 local nn, F = lm.nn, lm.nn.functional
 
 describe("a linear layer with cross entropy on a GPU", function()
-  it("runs by chunks, with the values of eager ops within a rounding of sums #full", function()
+  it("runs by chunks, with the values of eager ops within a rounding of sums #long", function()
     lm.manual_seed(6)
     local rows, classes, width, device = 1101, 61000, 4, "cuda"
     local x, y = lm.randn({rows, width}, {device = device}), lm.randint(1, classes + 1, {rows}, {device = device})

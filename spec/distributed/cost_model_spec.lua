@@ -18,7 +18,7 @@ local h100 = cost.machine(cost.cards.h100, 8)
 local function step(fields, model) return cost.step(model or llama(), layout(fields), h100) end
 local function memory(fields, model) return cost.memory(model or llama(), layout(fields)) end
 
-describe("the cost model #unsanitized", function()
+describe("the cost model #unsanitized #full", function()
   for _, case in ipairs {
     {4, "gpt2:192:4:1024:1:128"}, {2, "llama:192:4:1024:1:128:recompute"}, {4, "llama:184:3:1001:1:64:hybrid"},
     {2, "gpt2:192:4:1024:1:128:noreshard,accumulate"}, {4, "gpt2:192:4:1024:1:128:keep,accumulate"},

@@ -4,7 +4,7 @@ local lm = require "luminary"
 local ranks = require "spec.support.ranks"
 local temp = require "spec.support.temp"
 
-describe("examples #unsanitized", function()
+describe("examples #unsanitized #full", function()
   local folder = temp.during(setup, teardown)
 
   local programs, libraries = {}, {}

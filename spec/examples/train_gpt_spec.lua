@@ -20,7 +20,7 @@ local function losses(text)
   return {loss, valid}
 end
 
-describe("train_gpt.lua #lua", function()
+describe("train_gpt.lua #lua #full", function()
   for model, layouts in pairs {
     gpt2 = {{8, "--context 2 --pipeline 2 --tensor 2 --microbatches 2"}, {4, "--tensor 2 --sequence --zero 2"},
       {4, "--replicate 2 --pipeline 2 --stages 2 --microbatches 4 --zero 1"}},

@@ -231,7 +231,7 @@ describe("a fork's child", function()
       futures[1]:get(120)
       futures[2]:get(120)
       print "done"
-    ]]):format(long and 5000 or 300))
+    ]]):format(long and 5000 or 150))
     assert.equal("done\n", text)
   end)
 

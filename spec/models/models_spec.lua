@@ -5,7 +5,7 @@ local golden = require "spec.golden.models"
 local meta = require "luminary.nn.meta"
 local models = lm.models
 
-local LARGE, long = 6e7, os.getenv "LM_TEST_LONG" ~= nil
+local LARGE, long = 4e7, os.getenv "LM_TEST_LONG" ~= nil
 
 -- Computes the formula of scripts/dev/golden/gen_models.py: sin(0.7 n + phase), by rows and columns, since a sine takes
 -- long: sin(a + b) = sin a cos b + cos a sin b.

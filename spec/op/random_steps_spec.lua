@@ -1,5 +1,5 @@
--- Random training programs, whose step runs as it is and by lm.compile (scripts/dev/random_steps.lua): 2,000, of which
--- sanitizers see 400; LM_TEST_LONG=1: 20,000.
+-- Random training programs, whose step runs as it is and by lm.compile (scripts/dev/random_steps.lua): 800, of which
+-- sanitizers see 100; LM_TEST_LONG=1: 20,000.
 -- parts: 4
 local lm = require "luminary"
 local is_mine = require "spec.support.part"
@@ -86,7 +86,7 @@ describe("random training programs", function()
   end)
 
   local TOGETHER = 100
-  local programs = os.getenv "LM_TEST_LONG" == "1" and 20000 or os.getenv "LM_SPEC_SANITIZED" == "1" and 400 or 2000
+  local programs = os.getenv "LM_TEST_LONG" == "1" and 20000 or os.getenv "LM_SPEC_SANITIZED" == "1" and 100 or 800
   for i = 1, programs / TOGETHER do
     local first, last = (i - 1) * TOGETHER + 1, i * TOGETHER
     if is_mine(i) then

@@ -30,7 +30,7 @@ end
 
 local function read(name) return temp.read(folder .. "/" .. name) end
 
-describe("imagenet.lua #lua", function()
+describe("imagenet.lua #lua #full", function()
   it("trains, tests and prints as the example does, and keeps the last checkpoint and the best", function()
     local text = train("plain", dummy .. " --epochs 2 --print-freq 2 --lr 0.01 --log " .. folder .. "/plain.log")
     local line = "\tTime +[%d.]+ %( *[%d.]+%)\tData +[%d.]+ %( *[%d.]+%)\tLoss %d%.%d%d%d%de[+-]%d%d "

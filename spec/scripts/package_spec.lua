@@ -78,7 +78,7 @@ describe("packages #full #unsanitized", function()
   local function deb(name) return ("%s/%s_%s_$(dpkg --print-architecture).deb"):format(out, name, version) end
   local function field(name, of) return run(("dpkg-deb -f %s %s"):format(deb(name), of)) end
 
-  it("for Debian: control fields, contents, checksums", function()
+  it("for Debian: control fields, contents, checksums #long", function()
     package("deb", "dh")
     assert.equal(version .. "\n", field("luminary", "Version"))
     local depends = field("luminary", "Depends")
@@ -108,7 +108,7 @@ describe("packages #full #unsanitized", function()
       ./infer number.lua]])
   end)
 
-  it("for Debian: the command's page has each line of its --help", function()
+  it("for Debian: the command's page has each line of its --help #long", function()
     package("deb", "dh")
     run(("dpkg-deb -x %s page"):format(deb "luminary"))
     local page = run("zcat page/usr/share/man/man1/luminary.1.gz"):gsub("\\(.)", "%1")
@@ -119,7 +119,7 @@ describe("packages #full #unsanitized", function()
     end
   end)
 
-  it("for Debian, to run models: either package, and CUDA with either", function()
+  it("for Debian, to run models: either package, and CUDA with either #long", function()
     package("deb", "dh")
     assert.equal("luminary\n", field("luminary-inference", "Conflicts"))
     assert.equal("luminary-inference\n", field("luminary", "Conflicts"))
@@ -132,7 +132,7 @@ describe("packages #full #unsanitized", function()
     end
   end)
 
-  it("for Debian: lintian has no error or warning", function()
+  it("for Debian: lintian has no error or warning #long", function()
     package("deb", "dh")
     if not is_there "lintian" then pending "there is no lintian" end
     assert.equal("", run("lintian --allow-root --fail-on none " .. out .. "/*.deb 2>/dev/null | grep ^[EW]: || true"))
@@ -169,7 +169,7 @@ describe("packages #full #unsanitized", function()
     end
   end)
 
-  it("as the part that runs models", function()
+  it("as the part that runs models #long", function()
     package("--parts inference tar", "zstd")
     local name = ("luminary-inference-%s-linux-$(uname -m)"):format(version)
     run(("zstd -dc %s/%s.tar.zst | tar -xf -; mv %s part"):format(out, name, name))
@@ -180,7 +180,7 @@ describe("packages #full #unsanitized", function()
     run [[test -z "$(find part -name '*openblas*' -o -name optim -o -name cli)"]]
   end)
 
-  it("of the sources, as a rock too", function()
+  it("of the sources, as a rock too #long", function()
     if temp.execute "git rev-parse -q --verify HEAD >/dev/null 2>&1" ~= 0 then pending "this is no git checkout" end
     package("source", "zip")
     run(("tar -xf %s/luminary-%s.tar.gz; test -x luminary-%s/scripts/setup"):format(out, version, version))

@@ -78,7 +78,8 @@ describe("collectives of", function()
         dist.init_process_group { timeout = 50 }
         lm.manual_seed(1 + dist.get_rank())
         for _, dtype in ipairs {"float16", "float32"} do
-          for _, count in ipairs {1, 3, 4000, 9001, 50001, 140001, 3300001} do
+          local is_long = dtype == "float32" and dist.get_world_size() == 4 -- a block is of more segments than lanes
+          for _, count in ipairs {1, 3, 4000, 9001, 50001, 140001, is_long and 3300001 or nil} do
             local mine = lm.randn({count}):to(dtype)
             local sum = mine:clone()
             dist.all_reduce(sum)

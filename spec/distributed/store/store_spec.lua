@@ -55,9 +55,9 @@ describe("the store #unsanitized", function()
     within(tonumber(check("strays"):match "amid 1000 strays in ([%d.]+) s"), 1)
   end)
 
-  it("survives mutated messages", function()
+  it("survives mutated messages #full", function()
     local long = os.getenv "LM_TEST_LONG"
-    local count = long and 1000000 or 20000
+    local count = long and 1000000 or 8000
     local ok, text = temp.run(folder, ("%stimeout 900 scripts/dev/fuzz/store %d %s")
       :format(own, count, long and "" or "1"))
     assert(ok, text)

@@ -5,7 +5,7 @@ local temp = require "spec.support.temp"
 local long = lm.getenv "LM_TEST_LONG" ~= nil
 local untimed = require("spec.support.time").judged and "" or "--untimed"
 
-describe("ranks that go wrong at a random moment", function()
+describe("ranks that go wrong at a random moment #full", function()
   local function chaos(trials, options, program)
     local command = "timeout %d luajit scripts/dev/chaos/%s --trials %d %s %s 2>&1"
     local pipe = io.popen(command:format(trials * 60, program or "ranks", trials, untimed, options))
@@ -15,16 +15,16 @@ describe("ranks that go wrong at a random moment", function()
   end
 
   it("are named by all others, in time, and leave nothing behind #unsanitized", function()
-    chaos(long and 200 or 24, "")
+    chaos(long and 200 or 12, "")
   end)
 
   it("... with their places in the mesh of a sharded network #unsanitized", function()
-    chaos(long and 100 or 10, "--layout fully_shard")
+    chaos(long and 100 or 6, "--layout fully_shard")
   end)
 
   it("... and of networks whose layers, sequences or blocks are divided #unsanitized", function()
     for _, layout in ipairs { "tensor", "context", "pipeline", "mixed" } do
-      chaos(long and 100 or 3, "--layout " .. layout)
+      chaos(long and 100 or 2, "--layout " .. layout)
     end
   end)
 
@@ -38,13 +38,13 @@ describe("ranks that go wrong at a random moment", function()
   end)
 
   if lm.dist.is_mpi_available() and os.execute "mpirun --version >/dev/null 2>&1" == 0 then
-    it("... under mpirun as well #unsanitized", function() chaos(long and 100 or 8, "--backend mpi") end)
+    it("... under mpirun as well #unsanitized", function() chaos(long and 100 or 4, "--backend mpi") end)
   end
 
   local core = assert(package.searchpath("luminary.core", package.cpath))
   if lm.dist.is_nccl_available() and temp.exists((core:gsub("core%.so$", "fake_cuda.so"))) then
     it("... over the stand-in for NCCL as well #unsanitized", function()
-      chaos(long and 100 or 8, "--backend nccl")
+      chaos(long and 100 or 4, "--backend nccl")
       for _, layout in ipairs(long and { "fully_shard", "tensor" } or {}) do
         chaos(40, "--backend nccl --layout " .. layout)
       end

@@ -4,7 +4,7 @@ local needs = require "spec.support.needs"
 local temp = require "spec.support.temp"
 local fuzz = "scripts/dev/fuzz/files"
 
-describe("mutated files", function()
+describe("mutated files #full", function()
   local long = os.getenv "LM_TEST_LONG"
   local folder = temp.during(setup, teardown)
 
