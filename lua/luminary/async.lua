@@ -7,14 +7,11 @@ local Worker = require "luminary.mp.worker"
 
 local async = {}
 
-local MOST_CALLS = 128 -- calls of a worker, which fit into its channel's buffer
-
 local executor -- made at the first call
 
 -- Returns an executor for settings of set_async.
 local function new_executor(opts)
-  local most = MOST_CALLS * opts.workers
-  local max_queue = opts.max_queue or most
+  local most, max_queue = Executor.MOST_CALLS * opts.workers, opts.max_queue or 128 * opts.workers
   if max_queue > most then
     options.must_be("set_async", "max_queue", ("at most %d for %d workers"):format(most, opts.workers), max_queue)
   end

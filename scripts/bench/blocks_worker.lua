@@ -5,7 +5,7 @@ lm.set_num_threads(tonumber(arg[3]))
 local memory, net, bytes
 
 local function load()
-  net = lm.models[arg[1] == "gpt2" and "gpt2" or "llama"] {weights = arg[2]}
+  net = lm.models[arg[1] == "gpt2" and "gpt2" or "llama"] {weights = arg[2], dtype = "auto"}
   bytes = 0
   for name, t in pairs(net:state_dict()) do
     if t.ndim == 2 and not name:find "embed" and not name:find "wte" and not name:find "wpe" then

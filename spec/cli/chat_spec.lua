@@ -37,6 +37,8 @@ describe("luminary chat #lua", function()
     local two = expected({"Hello", "And?"}, {temperature = 0})
     assert.equal(two, answers("Hello\n\nAnd?\n", greedy))
     assert.equal(two, answers("Hello\nAnd?", greedy, "model"))
+    assert.equal(two, answers("Hello\nAnd?", "--temperature 0", "model --max-tokens 8"))
+    assert.equal(two, answers("Hello\nAnd?", greedy .. "--", "model"))
     assert.equal(two .. two, answers("Hello\nAnd?\n/clear\nHello\nAnd?\n/exit\nHello\n", greedy))
     local be = expected({"Hello"}, {temperature = 0, system = "Be kind."})
     assert.equal(be, answers("Hello\n", greedy .. "--system 'Be kind.'"))
@@ -66,9 +68,15 @@ describe("luminary chat #lua", function()
       {"", "--dtype flaot", "model", "^luminary chat: dtype: unknown dtype 'flaot'; did you mean 'float'", 1},
       {"", "--top-p -1", "model", "^luminary chat: %-%-top%-p must be a number of at least 0, got '%-1'\n", 2},
       {"", "--sistem x", "model", "unrecognized argument '%-%-sistem'; did you mean '%-%-system'", 2},
-      {"", "", "model more", "expected one FILE; options must precede it", 2},
+      {"", "", "model more", "expected one FILE, got 'more' too", 2}, {"", "", "model --bad", "'%-%-bad'", 2},
       {"a long one\nx\n", "--context 40 --max-tokens 25 --temperature 0", "model",
         "^\nluminary chat: the last turn has 18 tokens[^\n]*\n.", 1},
+      {"x", "", "model --context 1", "more than the context of 1 positions; .* larger %-%-context", 1},
+      {"x", "--max-tokens 20000", "model", "more than the model's 20000 positions; .* a smaller %-%-max%-tokens\n", 1},
+      {"\255\nx\n", "--max-tokens 1", "model", "^luminary chat: the line is not UTF%-8: '[^\n]+'\n[^\n]*\n$", 1},
+      {"/system \255\nx\n", "--max-tokens 1", "model", "^luminary chat: the line is not UTF%-8: [^\n]*\n[^\n]*\n$",
+        1},
+      {"", "--device cuda:99", "model", "^luminary chat: unavailable device 'cuda:99': .*", 1},
     } do
       local ok, text, code = run(case[1], case[2], case[3])
       assert.is_false(ok)

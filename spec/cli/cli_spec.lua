@@ -804,7 +804,7 @@ describe("luminary quantize", function()
     assert.is_true(assigned.lm_head.weight:equal(net.lm_head.weight))
     temp.write(from .. "/tokenizer.json", lm.core.json_decode(temp.read "spec/golden/tokenizers.json", false).gpt2.file)
     assert(luminary(("quantize %s %s/y.gguf --kind bfloat16"):format(from, folder)))
-    ok, text = luminary(("quantize --kind=q8_0 %s/y.gguf %s/x.gguf"):format(folder, folder))
+    ok, text = luminary(("quantize --kind=Q8_0 %s/y.gguf -- %s/x.gguf"):format(folder, folder))
     assert(ok, text)
     file = lm.load(folder .. "/x.gguf", {keep_blocks = true})
     assert.equal("q8_0", file.tensors["blk.0.attn_q.weight"].kind)
@@ -820,8 +820,8 @@ describe("luminary quantize", function()
       ["a b.gguf --kind q8"] = "kind must be one of 'q4_k_m',", ["nothing b.gguf"] = "cannot open 'nothing'",
       ["spec b.gguf"] = "cannot open 'spec/config.json'",
     } do
-      local ok, text = luminary("quantize " .. arguments)
-      assert.is_false(ok)
+      local ok, text, code = luminary("quantize " .. arguments)
+      assert.same({false, arguments:find "^a" and 2 or 1}, {ok, code})
       assert.matches("^luminary quantize: .*" .. message:gsub("%p", "%%%0"), text)
     end
     assert.is_nil(io.open "b.gguf")

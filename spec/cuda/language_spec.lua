@@ -38,4 +38,24 @@ describe("serve.Engine on CUDA", function()
       assert.equal(19, #want[3])
     end)
   end
+
+  for dtype, rounding in pairs {bfloat16 = 2 ^ -8, float16 = 2 ^ -11} do
+    it(("has the CPU's likeliest tokens in %s, as far as its rounding allows #unsanitized"):format(dtype), function()
+      local wide = net
+      net = wide:clone():to(dtype)
+      for _, cache in ipairs {"floats", "q8_0"} do
+        local lists = tokens("cuda", cache ~= "floats" and cache or nil)
+        net:to "cpu"
+        for _, ids in ipairs(lists) do
+          local scores = lm.no_grad(function() return net(lm.LongTensor {ids})[1]:float() end)
+          local close = (16 * rounding + (cache == "floats" and 0 or 2 ^ -6)) * scores:abs():max():item()
+          for i = 10, #ids - 1 do
+            local row = scores[i]
+            assert.is_true(row[ids[i + 1]] >= row:max():item() - close, i)
+          end
+        end
+      end
+      net = wide
+    end)
+  end
 end)

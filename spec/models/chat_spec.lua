@@ -122,7 +122,8 @@ describe("lm.chat", function()
     for problem, arguments in pairs {
       ["cannot open 'none.gguf'"] = {"none.gguf", "x"}, ["messages must be a table, got 3"] = {path, 3},
       ["unknown option 'temp'"] = {path, "x", {temp = 1}}, ["options must be a table, got 3"] = {path, "x", 3},
-      ["there is no message"] = {path, {}},
+      ["there is no message"] = {path, {}}, ["more than the context of 9 positions"] = {path, messages, {context = 9}},
+      ["unavailable device 'cuda:99'"] = {path, messages, {device = "cuda:99"}},
     } do
       local ok, why = pcall(function() return lm.async(lm.chat.answer, unpack(arguments)):get() end)
       assert.is_false(ok)

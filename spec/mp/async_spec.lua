@@ -207,8 +207,14 @@ describe("lm.async", function()
     assert.is_true(future:get(30))
     assert.same({1, 2}, {more[1]:get(30), more[2]:get(30)})
     assert.equal(3, lm.async(math.abs, -3):get(30))
-    assert.matches("max_queue must be at most 256 for 2 workers, got 257",
-      problem_of(lm.set_async, {workers = 2, max_queue = 257}))
+    assert.matches("max_queue must be at most 1024 for 2 workers, got 1025",
+      problem_of(lm.set_async, {workers = 2, max_queue = 1025}))
+    lm.set_async {max_queue = 400}
+    gate = select(2, running())
+    local calls = {}
+    for i = 1, 399 do calls[i] = lm.async(math.abs, -i) end
+    gate:set()
+    for i, each in ipairs(calls) do assert.equal(i, each:get(30)) end
     lm.set_async {}
   end)
 
@@ -742,6 +748,27 @@ describe("lm.serve.Batcher", function()
     assert.matches("send_part: there is no call", select(2, pcall(lm.send_part, 1)))
     assert.matches("fn must be a function", select(2, pcall(failed.on_part, failed, 1)))
     assert.equal(3, lm.async(function() return 3 end):get(30))
+    lm.set_async {}
+  end)
+
+  it("waits with parts while the script does not read them, as long as that takes #full", function()
+    local sent, count = lm.zeros({1}, {dtype = "int64"}), 0
+    local future = lm.async(function(counter)
+      for _ = 1, 20000 do
+        lm.send_part "x"
+        counter:add_(1)
+      end
+      return "done"
+    end, sent):on_part(function() count = count + 1 end)
+    os.execute "sleep 11"
+    assert.is_true(sent:item() < 5000, sent:item())
+    assert.equal("done", future:get(30))
+    assert.equal(20000, count)
+    assert.equal("ended", temp.output_of [[timeout 20 luajit -e '
+      local lm = require "luminary"
+      lm.async(function() while true do lm.send_part "x" end end)
+      os.execute "sleep 0.5"
+      print "ended"']])
     lm.set_async {}
   end)
 

@@ -127,6 +127,16 @@ describe("GGUF files with quantized blocks", function()
         assert.equal("<all keys matched>", tostring(report))
         assert.equal("BlockLinear", net.model.layers[1].mlp.up_proj.__name)
         assert.equal("BlockEmbedding", net.model.embed_tokens.__name)
+        local also = {(lm.models.llama {weights = path, dtype = "auto"})}
+        if require("luminary.core").device_count "cuda" > 0 then
+          also[2] = lm.models.llama {weights = path, device = "cuda"}
+        end
+        for _, other in ipairs(also) do
+          local blocks = other.model.layers[1].mlp.up_proj
+          assert.equal("BlockLinear", blocks.__name)
+          assert.same(net.model.layers[1].mlp.up_proj.weight:totable(), blocks.weight:totable())
+          assert.is_true((net(ids) - other(ids:to(blocks.weight.device)):cpu()):abs():max():item() < 0.05)
+        end
         local floats = lm.models.llama {weights = path, dtype = "float32"}
         assert.equal("Linear", floats.model.layers[1].mlp.up_proj.__name)
         local want = floats(ids)

@@ -98,6 +98,73 @@ describe("LoRA", function()
     assert.is_true((nn.utils.merge_lora(net)(x) - y):abs():max():item() < 1e-4)
   end)
 
+  for _, dtype in ipairs {"bfloat16", "float16", "float32"} do
+    for _, kind in ipairs {"q8_0", "none"} do
+      it(("computes %s inputs of any layout over %s as contiguous ones"):format(dtype, kind), function()
+        lm.manual_seed(3)
+        local weight = lm.randn(32, 6):to(dtype)
+        local base = kind ~= "none" and nn.BlockLinear(weight:t():contiguous(), kind)
+          or nn.Linear(32, 6, {dtype = dtype})
+        if kind == "none" then base.weight = nn.Parameter(weight:t()) end
+        local layer = nn.LoRALinear(base, 3, {alpha = 6, dtype = dtype})
+        lm.no_grad(function() layer.lora_B.weight:normal_() end)
+        local x = lm.randn(5, 4, 40):to(dtype)
+        for name, view in pairs {
+          offset = x:narrow(3, 7, 32), transposed = x:narrow(3, 1, 32):transpose(1, 2),
+          columns = lm.randn(32, 9):to(dtype):t(), expanded = x:narrow(3, 2, 32):narrow(2, 3, 1):expand(5, 4, 32),
+          strided = lm.randn(2, 64):to(dtype):unflatten(2, {32, 2}):select(3, 2),
+          none = x:narrow(1, 1, 0):narrow(3, 1, 32),
+        } do
+          local results = {}
+          for i, input in ipairs {view:contiguous(), view:detach()} do
+            layer:zero_grad()
+            input:requires_grad_(true)
+            local y = layer(input)
+            y:float():square():sum():backward()
+            results[i] = {y, input.grad, layer.lora_A.weight.grad, layer.lora_B.weight.grad}
+          end
+          for i, want in ipairs(results[1]) do
+            assert.equal(dtype, want.dtype)
+            local close = dtype == "float32" and 1e-5 or 0.02
+            assert.is_true(lm.allclose(results[2][i]:float(), want:float(), {rtol = close, atol = close}), name .. i)
+          end
+        end
+        local y, wide = layer(x:narrow(3, 7, 32)), layer:merged("float32")(x:narrow(3, 7, 32):float())
+        assert.is_true(((y:float() - wide):norm() / wide:norm()):item() < (kind == "none" and 0.02 or 0.03))
+      end)
+    end
+  end
+
+  it("changes nothing where it fails", function()
+    for _, dtype in ipairs {"int64", "flaot32", "bool"} do
+      local net = nn.Sequential(nn.Linear(4, 4))
+      says("dtype", nn.utils.add_lora, net, 2, {targets = {"0"}, dtype = dtype})
+      says("dtype", nn.LoRALinear, net[1], 2, {dtype = dtype})
+      assert.is_true(net[1].weight.requires_grad)
+      says("no linear layer is named ''", nn.utils.add_lora, net[1], 2, {targets = {""}})
+    end
+    local net = nn.Sequential(adapted(nn.Linear(32, 4)), adapted(nn.Linear(4, 4)))
+    says("merge_lora: 1: in_features %(4%) must be divisible by that of a q4_0 block %(32%)", nn.utils.merge_lora, net,
+      "q4_0")
+    says("merge_lora: 0: dtype must be floating, got int64", nn.utils.merge_lora, net, "int64")
+    assert.same({"LoRALinear", "LoRALinear"}, {net[1].__name, net[2].__name})
+  end)
+
+  it("merges a layer that is the net, one that is in two places, and float64", function()
+    local layer, x = adapted(nn.Linear(8, 8, {dtype = "float64"})), lm.randn(3, 8):double()
+    local merged = nn.utils.merge_lora(layer)
+    assert.equal("Linear", merged.__name)
+    assert.is_true((merged(x) - layer(x)):abs():max():item() < 1e-12)
+    local shared = nn.Linear(8, 8)
+    local net = nn.utils.add_lora(nn.Sequential(shared, nn.ReLU(), shared), 2, {targets = {"0", "2"}})
+    assert.equal(net[1], net[3])
+    lm.no_grad(function() net[1].lora_B.weight:normal_() end)
+    local y = net(x:float())
+    assert.is_true((nn.utils.merge_lora(net)(x:float()) - y):abs():max():item() < 1e-4)
+    assert.equal(net[1], net[3])
+    assert.equal("Linear", net[3].__name)
+  end)
+
   it("says what it does not take", function()
     local net = nn.utils.add_lora(llama(), 2)
     says("add_lora: 'model.layers.0.self_attn.q_proj' has an adapter; merge it by nn.utils.merge_lora first",

@@ -199,7 +199,10 @@ describe("serve.OpenAI", function()
       ['{"model":"m","messages":[{"role":"user","content":' .. deep .. "}]}"] = "text",
       [chat {model = "x"}] = "'x' does not exist", [chat {messages = {}}] = "messages",
       [chat {messages = {1}}] = "messages%[0%]",
+      [chat {messages = {{role = "narrator", content = "x"}}}] = "messages%[0%] .* 'narrator'; .* 'assistant', 'tool'",
+      [chat {messages = {{role = "us.r", content = "x"}}}] = "unknown role 'us.r'",
       [chat {messages = {{role = "user", content = 3}}}] = "content",
+      [chat {messages = {{role = "user", content = {text = "x"}}}}] = "messages%[0%].content must be a text",
       [chat {messages = {{role = "user", content = {{type = "image_url"}}}}}] = "image_url",
       [chat {max_tokens = -1}] = "max_tokens must be", [chat {max_tokens = 1.5}] = "max_tokens must be",
       [chat {max_tokens = 1000}] = "maximum context length is 513",
@@ -229,6 +232,35 @@ describe("serve.OpenAI", function()
       assert.same({400, want}, {status, text:match(want)})
     end
     assert.equal(200, (ask("/v1/chat/completions", chat()))) -- it is as before
+  end)
+
+  serves("takes the roles of OpenAI's API, and those that the template names", function()
+    local body = chat {messages = {}}
+    for i, role in ipairs {"system", "developer", "user", "assistant", "tool", "function"} do
+      body.messages[i] = {role = role, content = "x"}
+    end
+    assert.equal(200, (ask("/v1/chat/completions", body)))
+    local tokenizer = lm.text.Tokenizer(folder)
+    tokenizer.chat_template = "{% for m in messages %}{% if m['role'] == 'ipython' or m.role in ['a', \"critic\"] or "
+      .. "m.role == 'developer' %}{{ m.role }}{% endif %}{% endfor %}"
+    local own = lm.serve.OpenAI(folder, {name = "m", tokenizer = tokenizer})
+    for role, want in pairs {ipython = 200, critic = 200, developer = 200, role = 400, a = 200, python = 400} do
+      local status, text = ask("/v1/chat/completions", chat {messages = {{role = role, content = "x"}}}, own)
+      assert.equal(want, status, role .. text)
+      if want == 200 then assert.equal(#role, decode(text).usage.prompt_tokens) end
+    end
+    own:close()
+  end)
+
+  serves("ends a stream that is not read by an error", function()
+    local reply = server:request {method = "POST", path = "/v1/completions", body = json_encode {
+      model = "m", prompt = {"a", "b", "c"}, stream = true, n = 16, max_tokens = 450, temperature = 1.5, seed = 1}}
+    wait_for(function() return reply.is_over end)
+    local text = reply:read()
+    assert.matches("the client does not read it[^\n]*\n\n$", text)
+    assert.is_true(#text > 2 ^ 20 and #text < 2 ^ 20 + 2000)
+    assert.is_nil(reply:read())
+    assert.equal(0, metric "luminary_conversations_open")
   end)
 
   serves("ends a conversation whose client has gone, or does not read", function()
@@ -271,6 +303,19 @@ describe("serve.OpenAI", function()
   end)
 end)
 
+-- A program that opens connections to a port and sends nothing.
+local CONNECTIONS = [[
+  local ffi, bit, port, n = require "ffi", require "bit", tonumber(arg[1]), tonumber(arg[2])
+  ffi.cdef "int socket(int, int, int); int connect(int, const void *, unsigned);"
+  for _ = 1, n do
+    local address = ffi.new("uint8_t[16]", 2, 0, bit.rshift(port, 8), bit.band(port, 255), 127, 0, 0, 1)
+    ffi.C.connect(ffi.C.socket(2, 1, 0), address, 16)
+  end
+  print "connected"
+  io.stdout:flush()
+  io.read()
+]]
+
 describe("luminary serve", function()
   -- Runs a shell script while `luminary serve` runs: $url is its address, $pid its process. Returns what it printed.
   local function with_command(script)
@@ -278,6 +323,7 @@ describe("luminary serve", function()
       return pending "no libmicrohttpd (on Debian: libmicrohttpd-dev), or no curl"
     end
     temp.write(folder .. "/script", ([[
+      ulimit -S -n 1024
       luajit bin/luminary serve --port 0 --name m --end-seconds 10 %s >%s/out 2>%s/errors &
       pid=$!
       trap 'kill -9 $pid 2>/dev/null' EXIT
@@ -322,5 +368,24 @@ describe("luminary serve", function()
     assert.equal(want, decode(lines[2]).choices[1].message.content)
     assert.matches("\ndata: %[DONE%]\n+413\n413\nluminary_conversations_open 0\nexit 0\n", text)
     assert.matches("data: %[DONE%]%s*$", text)
+  end)
+
+  serves("answers beside a thousand connections that send nothing, and bodies of any size #lua #unsanitized", function()
+    temp.write(folder .. "/connect.lua", CONNECTIONS)
+    local text = with_command(([[
+      port=${url#*1:} port=${port%%/v1}
+      mkfifo %s/fifo
+      for i in 1 2; do luajit %s/connect.lua $port 550 <%s/fifo >%s/connected$i & done
+      exec 3>%s/fifo
+      for i in $(seq 100); do [ -s %s/connected1 -a -s %s/connected2 ] || sleep 0.1; done
+      ask -m 5 -o /dev/null -w '%%{http_code}\n' $url/models
+      ask -m 5 $url/chat/completions -d '%s' | head -c 10; echo
+      exec 3>&-
+      for header in 'Expect:' 'X: y' 'Transfer-Encoding: chunked'; do
+        head -c 60000000 /dev/zero | ask -o /dev/null -w '%%{http_code}\n' -H "$header" --data-binary @- \
+          $url/completions
+      done
+    ]]):format(folder, folder, folder, folder, folder, folder, folder, json_encode(chat())))
+    if text then assert.equal('200\n{"choices"\n413\n413\n413\n', text) end
   end)
 end)

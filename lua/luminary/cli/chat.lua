@@ -6,7 +6,7 @@ local COMMANDS = [[
   /exit           leave, as Ctrl-D does; Ctrl-C stops an answer
 ]]
 local USAGE = [[
-usage: luminary chat [option ...] FILE
+usage: luminary chat FILE [option ...]
 
 Talks with a language model: a GGUF file, or a folder of Hugging Face's with config.json, weights and tokenizer.json.
 Each line is a message, whose answer appears as it is generated. Lines that begin with / are commands:
@@ -54,6 +54,7 @@ end
 -- Runs a command, or answers a message; returns false at the end of the conversation.
 local function serve(talk, text, guarded)
   local name, rest = text:match "^/(%S*)%s*(.-)%s*$"
+  if not core.is_utf8_text(text) then options.fail("the line is not UTF-8: '%s'", core.printable(text)) end
   if not name then
     if text:find "%S" then answer(talk, text, guarded) end
   elseif name == "clear" then
@@ -68,20 +69,20 @@ end
 
 --- Runs the command on the arguments from `first` on; returns the exit status.
 function chat.main(args, first)
-  local o, at = flags.read("chat", USAGE, args, first, {dtype = {"text"}, device = {"text"}}, function(_, place)
-    return not args[place] and "FILE is required" or args[place + 1] and "expected one FILE; options must precede it"
-  end)
-  if not o then return at end
+  local files = {}
+  local o, code = flags.read("chat", USAGE, args, first, {dtype = {"text"}, device = {"text"}}, flags.one_file, files)
+  if not o then return code end
   local status, prompt = 0, line.is_terminal() and "> " or ""
   local function try(f, ...)
     local ok, result = pcall(f, ...)
     if ok then return result end
     io.stdout:flush()
-    io.stderr:write("luminary chat: ", (options.without_position(result):gsub("^[Cc]hat:?%w*: ", "")), "\n")
+    local problem = options.without_position(result):gsub("^[Cc]hat:?%w*: ", ""):gsub("max_new_tokens", "--max-tokens")
+    io.stderr:write("luminary chat: ", (problem:gsub("larger context", "larger --context")), "\n")
     status = 1
   end
   if o.seed then lm.manual_seed(o.seed) end
-  local talk = try(lm.chat, args[at], {
+  local talk = try(lm.chat, files[1], {
     system = o.system, context = o.context, dtype = o.dtype, device = o.device, top_p = o["top-p"], top_k = o["top-k"],
     max_new_tokens = o["max-tokens"], temperature = o.temperature,
   })

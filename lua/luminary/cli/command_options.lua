@@ -97,7 +97,11 @@ function flags.parse(args, first, rows, words)
       words[#words + 1], i = args[i], i + 1
     end
     if not args[i] or not args[i]:match "^%-." then break end
-    if args[i] == "--" then return values, i + 1, seen end
+    if args[i] == "--" then
+      i = i + 1
+      while words and args[i] do words[#words + 1], i = args[i], i + 1 end
+      break
+    end
     local given, value = args[i]:match("^(%-%-[^=]+)=(.*)$")
     given = given or args[i]
     local row, name = find(given, rows)
@@ -123,13 +127,13 @@ function flags.parse(args, first, rows, words)
 end
 
 --- Parses the options of `luminary COMMAND`, which its usage text lists, as flags.parse does. Prints that text for
---- --help, and errors, also one from check(values, position, args, given); then returns nil and the exit status.
+--- --help, and errors, also one from check(values, position, args, given, words); then returns nil and the exit status.
 --- words: as for flags.parse.
 function flags.read(command, usage, args, first, rows, check, words)
   flags.complete(rows, usage)
   rows.h = {same = "help"}
   local values, at, given = flags.parse(args, first, rows, words)
-  local problem = not values and at or not values.help and check(values, at, args, given)
+  local problem = not values and at or not values.help and check(values, at, args, given, words)
   if problem then
     io.stderr:write(("luminary %s: %s\n      luminary %s --help lists the options\n"):format(command, problem, command))
     return nil, 2
@@ -138,6 +142,11 @@ function flags.read(command, usage, args, first, rows, check, words)
     return nil, 0
   end
   return values, at
+end
+
+--- A check of flags.read for a command with one FILE among its options.
+function flags.one_file(_, _, _, _, words)
+  return #words == 0 and "FILE is required" or words[2] and ("expected one FILE, got '%s' too"):format(words[2])
 end
 
 return flags

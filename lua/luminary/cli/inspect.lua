@@ -1,6 +1,6 @@
 --- Runs `luminary inspect FILE`: shows the contents of a file of weights, in any format that lm.load reads.
 local USAGE = [[
-usage: luminary inspect [option ...] FILE
+usage: luminary inspect FILE [option ...]
 
 Lists what is in a file that lm.load reads: safetensors and torch.save's .pt, one or in shards, .npy, .npz, .gguf, .t7,
 and .onnx, with the graph's inputs, outputs and nodes. Plain values and metadata first, then the tensors: name, dtype,
@@ -137,11 +137,10 @@ end
 
 --- Runs the command on the arguments from `first` on; returns the exit status.
 function inspect.main(args, first)
-  local options, at = flags.read("inspect", USAGE, args, first, {}, function(_, place)
-    return not args[place] and "FILE is required" or args[place + 1] and "expected one file; options must precede it"
-  end)
-  if not options then return at end
-  local ok, why = pcall(show, args[at], options.quick)
+  local files = {}
+  local options, code = flags.read("inspect", USAGE, args, first, {}, flags.one_file, files)
+  if not options then return code end
+  local ok, why = pcall(show, files[1], options.quick)
   if ok then return 0 end
   io.stderr:write("luminary inspect: ", (tostring(why):gsub("^[^:]*:%d+: ", ""):gsub("^load: ", "")), "\n")
   return 1

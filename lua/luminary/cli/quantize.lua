@@ -24,7 +24,6 @@ local quantize = {}
 local function write(from, to, o)
   local lm = require "luminary"
   local save_gguf = require "luminary.models.save_gguf"
-  options.choice("quantize", "kind", o.kind, save_gguf.kinds)
   local net, tokenizer, bar
   if require("luminary.models.gguf").is(from) then
     net = lm.load(from, {mmap = true, keep_blocks = true})
@@ -44,7 +43,10 @@ end
 --- Runs the command on the arguments from `first` on; returns the exit status.
 function quantize.main(args, first)
   local paths = {}
-  local o, status = flags.read("quantize", USAGE, args, first, {}, function()
+  local o, status = flags.read("quantize", USAGE, args, first, {}, function(values)
+    values.kind = values.kind:lower()
+    local ok, why = pcall(options.choice, "quantize", "--kind", values.kind, require("luminary.models.save_gguf").kinds)
+    if not ok then return (options.without_position(why):gsub("^quantize: ", "")) end
     if #paths ~= 2 then return ("expected two paths, FROM and OUT.gguf, got %d"):format(#paths) end
     return not paths[2]:find "%.gguf$" and ("OUT must end in .gguf, got '%s'"):format(paths[2])
   end, paths)

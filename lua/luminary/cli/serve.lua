@@ -1,6 +1,6 @@
 --- Runs `luminary serve FILE`: answers requests of OpenAI's API with a language model.
 local USAGE = [[
-usage: luminary serve [option ...] FILE
+usage: luminary serve FILE [option ...]
 
 Answers requests of OpenAI's API at http://HOST:PORT/v1 with the language model of a GGUF file or of a folder as Hugging
 Face has them: /v1/chat/completions, /v1/completions, /v1/embeddings, /v1/models, /health, /metrics (for Prometheus).
@@ -28,12 +28,11 @@ local serve = {}
 --- Runs the command on the arguments from `first` on; returns the exit status.
 function serve.main(args, first)
   local rows = {dtype = {"text", "auto"}, device = {"text"}, threads = {"count"}, name = {"text"}}
-  local o, at = flags.read("serve", USAGE, args, first, rows, function(_, place)
-    return not args[place] and "FILE is required" or args[place + 1] and "expected one file; options must precede it"
-  end)
-  if not o then return at end
+  local files = {}
+  local o, code = flags.read("serve", USAGE, args, first, rows, flags.one_file, files)
+  if not o then return code end
   local ok, why = pcall(function()
-    local server = require("luminary").serve.OpenAI(args[at], {
+    local server = require("luminary").serve.OpenAI(files[1], {
       name = o.name, dtype = o.dtype, device = o.device, threads = o.threads,
       engine = {max_tokens = o["max-tokens"], max_sequences = o["max-sequences"]},
     })

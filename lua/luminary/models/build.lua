@@ -181,8 +181,12 @@ local function check_buffers(who, net, bytes, blocks, largest)
   end
 end
 
--- Returns the dtype for dtype = "auto": config.json's, else that of the first floating-point tensor by name.
+-- Returns the dtype for dtype = "auto": config.json's, else that of the first floating-point tensor by name; nil beside
+-- quantized blocks.
 local function dtype_of_weights(config, weights)
+  for _, value in pairs(weights) do
+    if options.is_plain(value) and value.blocks then return nil end
+  end
   local from_file = config and (config.dtype or config.torch_dtype)
   if type(from_file) == "string" and core.is_floating_point(core.dtype(from_file)) then return from_file end
   local first = options.sorted_keys(weights, function(name, t)
@@ -199,9 +203,9 @@ end
 ---
 --- Every maker also takes: weights, a file or folder that lm.load reads, a table of tensors by name, or for
 --- models.llama and models.gpt2 a GGUF file of that architecture, whose sizes and names become Hugging Face's and whose
---- quantized matrices stay blocks in the mapped file unless device or dtype is given; assign, by which all weights stay
---- there, in their dtypes; strict, ignore_mismatched_sizes and rename of load_state_dict; device; and dtype, a
---- floating-point one, "auto" for that of the weights, or nil, by which tensors of other dtypes become float32, as the
+--- quantized matrices stay blocks, on the CPU in the mapped file, unless another dtype than "auto" is given; assign, by
+--- which all weights stay there, in their dtypes; strict, ignore_mismatched_sizes and rename of load_state_dict; device;
+--- and dtype, a floating-point one, "auto" for that of the weights, or nil, by which other dtypes become float32, as the
 --- report lists. With weights the second result is load_state_dict's report. The caller's options override those of
 --- config.json. A network of a folder with a config.json is in evaluation mode; if it generates, eos_token_id, from 1,
 --- and generation_config are those of generation_config.json or config.json, with a warning about ends beyond the
@@ -224,7 +228,7 @@ return function(who, opts, spec, make, first, reads)
   if gguf.is(weights) then
     path = type(weights) == "string" and weights or "weights"
     if weights == path then
-      local keep_blocks = given.dtype == nil and given.device == nil
+      local keep_blocks = given.dtype == nil or given.dtype == "auto"
       weights = load_module("luminary.save_load").load(weights, {mmap = true, keep_blocks = keep_blocks})
     end
     config, weights = gguf.read(who, path, weights)

@@ -42,9 +42,10 @@ function Chat:init(source, o)
   self.tokenizer = o.tokenizer or is_path and text.Tokenizer(source) or fail "chat: a net requires {tokenizer = …}"
   if self.tokenizer.base ~= 1 then fail "chat: the tokenizer's ids must begin at 1, got {base = 0}" end
   local context = o.context and options.arg("chat", "context", o.context, "count") or math.huge
-  self.capacity = math.min((self.net.config or {}).max_positions or math.huge, context)
+  self.positions = (self.net.config or {}).max_positions or math.huge
+  self.capacity = math.min(self.positions, context)
   self.tools, self.template, self.messages, self.past = o.tools, o.template or {}, {}, {}
-  local new = math.min(MOST_NEW, math.floor(self.capacity / 2))
+  local new = math.min(MOST_NEW, math.max(1, math.floor(self.capacity / 2)))
   self.options = {max_new_tokens = new, num_beams = 1, num_return_sequences = 1}
   for name, v in pairs(o) do
     if not own[name] then self.options[name] = v end
@@ -82,18 +83,26 @@ local function prompt(self, new)
     local last = first + 1
     while self.messages[last] and self.messages[last].role ~= "user" do last = last + 1 end
     if not self.messages[last] then
-      fail("Chat:say: the last turn has %d tokens, which with %d new ones are more than the model's %d positions; "
-        .. "shorten it or pass a smaller max_new_tokens", ids.shape[2], new, self.capacity)
+      local limit, remedy = "the model's %d positions", "a smaller max_new_tokens"
+      if self.capacity < self.positions then limit, remedy = "the context of %d positions", "a larger context" end
+      fail("Chat:say: the last turn has %d tokens, which with %d new ones are more than " .. limit
+        .. "; shorten it or pass %s", ids.shape[2], new, self.capacity, remedy)
     end
     for _ = first, last - 1 do table.remove(self.messages, first) end
   end
 end
 
+--- Returns the text of the tokenizer's chat templates.
+function Chat:template_text()
+  local template = self.tokenizer.chat_template or ""
+  if type(template) == "string" then return template end
+  return table.concat(lists.pick(template, lists.sorted_keys(template)))
+end
+
 --- Returns the ids that end an answer of a conversation's net, and strings that do where the vocabulary has no such
 --- token.
 function Chat:ends()
-  local template, ids, strings = self.tokenizer.chat_template or "", {}, {}
-  if type(template) == "table" then template = table.concat(lists.pick(template, lists.sorted_keys(template))) end
+  local template, ids, strings = self:template_text(), {}, {}
   local given = self.net.eos_token_id
   for _, id in ipairs(type(given) == "table" and given or {given}) do ids[#ids + 1] = id end
   ids[#ids + 1] = self.tokenizer.eos_token_id
@@ -170,7 +179,7 @@ local function answer(self, o, before)
   return said, calls
 end
 
-local latest = {} -- the conversation of Chat.answer, and the path of its model
+local latest = {} -- the conversation of Chat.answer, and `key`, the path and the options of its model
 
 --- chat.answer(path, messages [, {…}]): For lm.async: returns the answer of a file's model to messages, a list of
 --- {role, content}, or the continuation of a text, and sends its pieces to Future:on_part. Options: those of lm.chat.
@@ -180,7 +189,8 @@ function Chat.answer(path, messages, o)
   for name, v in pairs(options.arg("chat.answer", "options", o or {}, "table")) do
     (own[name] and of_model or settings)[name] = v
   end
-  if latest.path ~= path then latest = {path = path, chat = Chat(path, of_model)} end
+  local key = ("%s\n%s\n%s\n%s"):format(path, of_model.dtype, of_model.device, of_model.context)
+  if latest.key ~= key then latest = {key = key, chat = Chat(path, of_model)} end
   local chat, is_text = latest.chat, type(messages) == "string"
   chat.tools, chat.template = of_model.tools, of_model.template or {}
   chat.messages = is_text and {} or lists.copy(options.arg("chat.answer", "messages", messages, "table"))

@@ -135,6 +135,17 @@ function Attention:init(config)
   self.scale = config.query_pre_attn_scalar and config.query_pre_attn_scalar ^ -0.5
 end
 
+-- Returns t [N, L, heads * head_dim], with its norm or nil, as [N, heads, L, head_dim].
+local function heads_of(self, t, norm)
+  if norm and not self.norms_heads then t = norm(t) end
+  if self.clip then t = t:clamp(-self.clip, self.clip) end
+  local n, l, width = unpack(t.shape)
+  t = l == 1 and t:reshape {n, width / self.head_dim, 1, self.head_dim}
+    or t:reshape {n, l, width / self.head_dim, self.head_dim}
+  if norm and self.norms_heads then t = norm(t) end
+  return l == 1 and t or t:transpose(2, 3)
+end
+
 function Attention:forward(x, place, seen, cache)
   local q, k, v
   if self.qkv_proj then
@@ -144,16 +155,9 @@ function Attention:forward(x, place, seen, cache)
   else
     q, k, v = self.q_proj(x), self.k_proj(x), self.v_proj(x)
   end
-  local n, l = q.shape[1], q.shape[2] -- with nn.parallel.parallelize x may have a part of the sequence
-  local function heads_of(t, norm)
-    if norm and not self.norms_heads then t = norm(t) end
-    if self.clip then t = t:clamp(-self.clip, self.clip) end
-    t = t:reshape {n, l, t.shape[3] / self.head_dim, self.head_dim}
-    return (norm and self.norms_heads and norm(t) or t):transpose(2, 3)
-  end
-  q = rotated(heads_of(q, self.q_norm), place)
-  k = rotated(heads_of(k, self.k_norm), place)
-  v = heads_of(v)
+  q = rotated(heads_of(self, q, self.q_norm), place)
+  k = rotated(heads_of(self, k, self.k_norm), place)
+  v = heads_of(self, v)
   local y
   if cache and not cache.attend then k, v = cache:update(k, v) end
   if cache and cache.attend then
@@ -166,7 +170,8 @@ function Attention:forward(x, place, seen, cache)
       enable_gqa = self.heads ~= self.kv_heads,
     })
   end
-  return self.o_proj(y:transpose(2, 3):reshape(n, l, y.shape[2] * self.head_dim))
+  local n, heads, l = unpack(y.shape) -- with nn.parallel.parallelize, of a part of the sequence
+  return self.o_proj((l == 1 and y or y:transpose(2, 3)):reshape(n, l, heads * self.head_dim))
 end
 
 local MLP = class.define("LlamaMLP", nn.Module)

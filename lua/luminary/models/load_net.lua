@@ -10,7 +10,7 @@ return function(who, path, opts)
   local kind
   if core.file_kind(path) == "a folder" then
     local ok, config = pcall(core.json_decode, Source.whole_text(path .. "/config.json"), false)
-    if not ok then fail("%s: '%s/config.json' is not JSON", who, path) end
+    if not (ok and options.is_plain(config)) then fail("%s: '%s/config.json' is not a JSON object", who, path) end
     kind = config.model_type
   elseif not core.file_kind(path) then
     fail("%s: cannot open '%s': No such file or directory; nothing is downloaded", who, path)
@@ -23,6 +23,8 @@ return function(who, path, opts)
   if type(kind) ~= "string" or not has then
     fail("%s: '%s' has a model of the unknown kind '%s'", who, path, tostring(kind))
   end
+  local is_there, why = pcall(core.ops.empty, {0}, {device = opts.device})
+  if not is_there then fail("%s: %s", who, options.without_position(why):gsub("^empty: ", "")) end
   opts.weights = path
   return make(opts):eval()
 end

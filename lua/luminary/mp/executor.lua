@@ -21,23 +21,26 @@ local fail = options.fail
 
 local resolved = {} -- futures that have ended, whose callbacks lm.poll() is to run
 
--- Sends a value over the connection of a worker.
-local function send(channel, who, value)
-  shared.send(channel, serializer.encode(who, value, {envelope = true, name_of = names.cached_finder()}))
+local function encoded(who, value)
+  return serializer.encode(who, value, {envelope = true, name_of = names.cached_finder()})
 end
 
 -- ---- in the worker
 
 local outcome_of, outcome_with_value = failure.outcome, failure.outcome_with_value
 
+-- Sends a value to the caller; waits while it has not read those in the socket's buffer, 555 with Linux's default limit
+-- (net.core.wmem_max), so that a caller that does not read has no more of them in memory.
+local function send(who, value) shared.send_within(nil, here.channel, encoded(who, value)) end
+
 -- Sends the outcome of a call, and then closes the sockets that wait for it.
 local function answer(task, outcome)
   outcome.number = task.number
-  local why = outcome_of(send, here.channel, "async: the result", outcome).problem
+  local why = outcome_of(send, "async: the result", outcome).problem
   if why and outcome.problem then -- the error's value cannot be sent
     why, outcome.problem.value = outcome.problem, nil
   end
-  if why then send(here.channel, "async", {problem = why, number = task.number}) end
+  if why then send("async", {problem = why, number = task.number}) end
   -- The future's end is readable even if a fork's child has a copy of this one. Fails if there is no future any more.
   pcall(core.mp_put, task.handles[1], "", {}, {}, 0)
   for _, handle in ipairs(task.handles) do core.mp_close_handle(handle) end
@@ -45,7 +48,7 @@ local function answer(task, outcome)
 end
 
 -- Sends a part of a call's result, for Future:on_part.
-local function answer_part(task, part) send(here.channel, "async: a part", {part = part, number = task.number}) end
+local function answer_part(task, part) send("async: a part", {part = part, number = task.number}) end
 
 local running -- the call that `serve` runs
 
@@ -342,15 +345,19 @@ local function drop_dead(self, worker)
   return text
 end
 
+Executor.MOST_CALLS = 512 -- limit of a worker; more may not fit into the buffer of its socket
+
 --- Fails if max_queue calls are open, after reading the answers that have come.
 function Executor:make_room(who)
   Executor.renew(self)
-  if self.open >= self.spec.max_queue then self:read() end
+  if self.open >= math.min(self.spec.max_queue, Executor.MOST_CALLS) then self:read() end
   if self.open >= self.spec.max_queue then
     fail("%s: %d calls are open, which is the limit; wait for one (future:get(), lm.poll()), or allow more (max_queue)",
       who, self.open)
   end
 end
+
+local function send_task(channel, who, task) shared.send(channel, encoded(who, task)) end
 
 --- Sends a call to a worker; returns its future. without_grad: the call computes as in lm.no_grad.
 function Executor:submit(who, fn, args, n, without_grad)
@@ -363,7 +370,7 @@ function Executor:submit(who, fn, args, n, without_grad)
     task.path = new_path(self)
     task[2] = core.mp_listen(task.path)
   end
-  local ok, problem = pcall(send, worker.channel, who, task)
+  local ok, problem = pcall(send_task, worker.channel, who, task)
   for _, handle in ipairs(task) do core.mp_close_handle(handle) end
   if not ok then
     if task.path then os.remove(task.path) end
@@ -379,10 +386,11 @@ function Executor:submit(who, fn, args, n, without_grad)
   return future
 end
 
---- Prevents a call unless it has begun; returns whether it will not run.
+--- Prevents a call unless it has begun; returns whether it will not run. A worker that answers in another order answers
+--- such calls, too.
 function Executor:withdraw(future)
   pcall(core.mp_put, future.socket, "", {}, {}, 0) -- fails if the worker has just closed its end
-  return self.begun[future.worker.index + 1]:item() < future.number
+  return not self.spec.unordered and self.begun[future.worker.index + 1]:item() < future.number
 end
 
 -- Reads the answers of a worker; returns whether calls of it are open.

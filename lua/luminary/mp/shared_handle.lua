@@ -73,10 +73,13 @@ function shared.try_put(h, seconds, text, tensors, handles) return core.mp_put(h
 
 local PATIENCE = 10 -- seconds for the receiver to make room
 
---- Sends a message over the connection of a worker.
-function shared.send(connection, ...)
+--- Sends a message to a worker.
+function shared.send(connection, ...) shared.send_within(PATIENCE, connection, ...) end
+
+--- Sends a message over the connection of a worker. seconds: for the receiver to make room; nil: no limit.
+function shared.send_within(seconds, connection, ...)
   if not core.mp_is_open(connection) then error("connection closed", 0) end
-  local sent = shared.wait(PATIENCE, shared.try_put, connection, ...)
+  local sent = shared.wait(seconds, shared.try_put, connection, ...)
   if not sent then error("the receiver does not read its messages", 0) end
 end
 

@@ -71,6 +71,7 @@ function actions.restore(scheduler, call)
   local count = ids and 0 or saved.count
   local r = add(scheduler, call, lists.append(saved.ids, ids or {}), o, left)
   r.count, r.saved, r.o.max_new_tokens = count, saved, count + left
+  r.owner = ("%.9f/"):format(core.time()) -- others do not share the keys and values of a file, which may be forged
   local ok, problem = pcall(function()
     for i = #r.ids - count + 1, r.constraint and #r.ids or 0 do r.constraint:advance(1, r.ids[i]) end
     if saved.random and not call.seed then r.o.generator = generator.Generator():set_state(saved.random) end
@@ -94,15 +95,13 @@ local function outcome_of(r)
   return {
     values = {r.ids, n = 1}, drafted = r.drafts, accepted = r.accepted,
     session = {
-      ids = r.ids, count = r.count, o = {max_new_tokens = r.o.max_new_tokens}, options = r.options,
+      ids = r.ids, owner = r.owner, count = r.count, o = {max_new_tokens = r.o.max_new_tokens}, options = r.options,
       random = r.o.generator and r.o.generator:get_state(),
     },
   }
 end
 
 -- ---- in the worker
-
-local MOST_OPEN = 128 -- calls at a time
 
 local function serve(index, setup)
   local scheduler, task_of, open = Scheduler(setup.net:eval(), setup.settings), {}, 0
@@ -112,7 +111,7 @@ local function serve(index, setup)
   local function finish(r, outcome)
     Executor.answer(task_of[r], outcome)
     ended[#ended + 1] = {number = task_of[r].number, session = outcome.session}
-    if #ended > MOST_OPEN then table.remove(ended, 1) end
+    if #ended > Executor.MOST_CALLS then table.remove(ended, 1) end
     task_of[r], open = nil, open - 1
   end
   local function find(number)
@@ -131,13 +130,13 @@ local function serve(index, setup)
     elseif task then
       scheduler.tokenizer = task.args[1].tokenizer or scheduler.tokenizer
     end
-    if task and not Executor.begin(task, begun) then
-      Executor.answer(task, {})
-    elseif task then
+    local runs = task and Executor.begin(task, begun)
+    if task then
       local call = not task.problem and task.args[1]
       local outcome = task.problem and task or failure.outcome(actions[call.action], scheduler, call, find(call.number))
       if outcome.values and outcome.values[1] then
-        task_of[outcome.values[1]], open = task, open + 1
+        local r = outcome.values[1]
+        task_of[r], r.is_canceled, open = task, not runs, open + 1
       else
         Executor.answer(task, {problem = outcome.problem, values = outcome.values})
       end
@@ -255,7 +254,7 @@ end
 --- computed when the result of a conversation is waited for, or by lm.poll(). Conversations that begin with the same
 --- tokens share their keys and values, also with those that have ended, as long as there is room.
 Engine.init = signature.of([[Engine(net: module, {max_tokens: count = 8192, page_size: count = 16,
-  max_sequences: count = 16, chunk: count = 256, dtype: string, cache: string, max_queue: integer(1, 128) = 128,
+  max_sequences: count = 16, chunk: count = 256, dtype: string, cache: string, max_queue: integer(1, 512) = 128,
   draft, draft_tokens: count = 16, threads: count, socket_paths = false,
   num_workers: integer(0, 1) = 1})]], function(self, net, o)
   check_net("net", net)
@@ -368,8 +367,8 @@ end
 --- engine:restore(path [, {…, append, seed}]): Continues the conversation of a file of engine:save, with the tokens
 --- that it would have had; the engine must have the same model, and dtype or cache. Returns a future of all tokens.
 --- Options of engine:submit replace those of the file; a tokenizer, on_text and streamer are never in it.
---- max_new_tokens counts from here. append: ids of a new prompt behind the conversation. The keys and values of a file
---- are trusted: conversations that begin alike share them.
+--- max_new_tokens counts from here. append: ids of a new prompt behind the conversation. No other conversation shares
+--- the keys and values of a file.
 function Engine:restore(path, opts)
   local who = "Engine:restore"
   path = options.arg(who, "path", path, "string")

@@ -12,7 +12,7 @@ local DECLARATIONS = [[
   typedef struct MHD_Connection MHD_Connection;
   typedef int (*lm_http_access)(void *, MHD_Connection *, const char *url, const char *method, const char *version,
     const char *upload, size_t *size, void **id);
-  typedef void (*lm_http_ended)(void *, MHD_Connection *, void **id, int reason);
+  typedef void (*lm_http_ended)(void *, MHD_Connection *, void **id, int reason); // or of a connection's begin and end
   typedef ssize_t (*lm_http_read)(void *id, uint64_t position, char *buffer, size_t room);
   typedef union { int fd; uint16_t port; } lm_http_info;
   typedef struct { uint16_t family, port; uint8_t address[4], zero[8]; } lm_http_address;
@@ -24,24 +24,28 @@ local DECLARATIONS = [[
   void MHD_suspend_connection(MHD_Connection *);
   void MHD_resume_connection(MHD_Connection *);
   void *MHD_create_response_from_callback(uint64_t size, size_t block, lm_http_read, void *id, void *);
+  const char *MHD_lookup_connection_value(MHD_Connection *, int kind, const char *name);
   int MHD_add_response_header(void *response, const char *name, const char *value);
   int MHD_queue_response(MHD_Connection *, unsigned status, void *response);
   void MHD_destroy_response(void *response);
   const lm_http_info *MHD_get_connection_info(MHD_Connection *, int kind, ...);
   const lm_http_info *MHD_get_daemon_info(void *daemon, int kind, ...);
   int inet_pton(int family, const char *text, void *address);
-  ssize_t recv(int fd, void *buffer, size_t size, int flags);
+  ssize_t recv(int fd, void *buffer, size_t size, int flags); int shutdown(int fd, int how);
   int sigemptyset(lm_http_signals *); int sigaddset(lm_http_signals *, int); int sigpending(lm_http_signals *);
   int sigismember(const lm_http_signals *, int);
   int pthread_sigmask(int how, const lm_http_signals *, lm_http_signals *);
 ]]
 -- Numbers of microhttpd.h and of Linux.
 local EPOLL_AND_SUSPEND, UNKNOWN_SIZE, YES, NO, ENDS, FAILS = 512 + 8192 + 1024, -1ULL, 1, 0, -1, -2
-local END, CONNECTIONS, TIMEOUT, NOTIFY_COMPLETED, SOCK_ADDR = 0, 2, 3, 4, 6
-local CONNECTION_FD, BIND_PORT = 6, 6
+local END, CONNECTIONS, TIMEOUT, NOTIFY_COMPLETED, SOCK_ADDR, NOTIFY_CONNECTION = 0, 2, 3, 4, 6, 27
+local CONNECTION_FD, BIND_PORT, HEADER, BEGINS, BOTH_WAYS = 6, 6, 1, 0, 2
 local AF_INET, PEEK, DONTWAIT, SIG_BLOCK, SIGINT, SIGTERM = 2, 2, 64, 0, 2, 15
 
-local MOST_CONNECTIONS, IDLE, BLOCK = 1024, 30, 16384 -- IDLE: seconds that a client may send and read nothing
+-- IDLE: seconds that a client may send and read nothing. The connection that waits longest for a request is closed
+-- where there are FULL; with the usual limit of 1024 descriptors there is room for two of each open request then.
+local MOST_CONNECTIONS, FULL, IDLE, BLOCK = 600, 512, 30, 16384
+local MOST_DISCARDED = 2 ^ 30 -- bytes of a body of unknown length that are read before the answer that it is too long
 
 local function load_library()
   local found, library = pcall(ffi.load, LIBRARY)
@@ -85,6 +89,7 @@ end
 --- comes, and then those that are open, for `seconds` at most. Calls on_start(port) first.
 function http.serve(server, o)
   local mhd, open, number = load_library(), {}, 0 -- open: requests by number, which libmicrohttpd keeps
+  local peers, count = {}, 0 -- connections by address: {fd, since = when it began to wait, nil within an answer}
   local address, is_stopped = ffi.new "lm_http_address", watch(SIGINT, SIGTERM)
   address.family, address.port = AF_INET, bit.rshift(bit.bswap(o.port), 16)
   if C.inet_pton(AF_INET, o.host, address.address) ~= 1 then
@@ -113,21 +118,25 @@ function http.serve(server, o)
   end, FAILS)
 
   local access = callback("lm_http_access", function(_, connection, url, method, _, upload, size, id)
-    local r = open[id_of(id[0])]
+    local r, peer, n = open[id_of(id[0])], peers[id_of(connection)], tonumber(size[0])
+    peer.since = core.time()
     if not r then
       number = number + 1
-      open[number], id[0] = {connection = connection, parts = {}, size = 0, text = ""}, ffi.cast("void *", number)
-      return YES
+      r = {connection = connection, parts = {}, size = 0, text = ""}
+      open[number], id[0] = r, ffi.cast("void *", number)
+      local length = mhd.MHD_lookup_connection_value(connection, HEADER, "Content-Length")
+      r.length = length ~= nil and tonumber(ffi.string(length)) or nil
+      if not r.length or r.length <= 16 * server.max_body then return YES end -- else it is not read
     end
-    local n = tonumber(size[0])
     if n > 0 then
       if r.size <= server.max_body then r.parts[#r.parts + 1] = ffi.string(upload, n) end
       r.size, size[0] = r.size + n, 0
-      return r.size <= 16 * server.max_body and YES or NO
+      return r.size <= MOST_DISCARDED and YES or NO
     end
-    r.reply = r.reply or server:request {method = ffi.string(method), path = ffi.string(url),
+    peer.since = nil
+    r.reply = r.reply or server:request {method = ffi.string(method), path = ffi.string(url), length = r.length,
       body = table.concat(r.parts), on_change = function() resume(r) end}
-    r.parts = nil
+    r.parts = {}
     if not r.reply.status then
       suspend(r)
       return YES
@@ -140,15 +149,31 @@ function http.serve(server, o)
     return result
   end, NO)
 
-  local ended = callback("lm_http_ended", function(_, _, id)
-    local r = open[id_of(id[0])]
+  local ended = callback("lm_http_ended", function(_, connection, id)
+    local r, peer = open[id_of(id[0])], peers[id_of(connection)]
+    if peer then peer.since = core.time() end
     open[id_of(id[0])] = nil
     if r and r.reply then r.reply:cancel() end
   end)
 
+  local connected = callback("lm_http_ended", function(_, connection, _, what)
+    local idlest
+    for _, peer in pairs(what == BEGINS and count >= FULL and peers or {}) do
+      if peer.since and (not idlest or peer.since < idlest.since) then idlest = peer end
+    end
+    if idlest then
+      C.shutdown(idlest.fd, BOTH_WAYS) -- libmicrohttpd closes it
+      idlest.since = nil
+    end
+    count = count + (what == BEGINS and 1 or -1)
+    peers[id_of(connection)] = what == BEGINS
+      and {fd = mhd.MHD_get_connection_info(connection, CONNECTION_FD).fd, since = core.time()} or nil
+  end)
+
   local daemon = mhd.MHD_start_daemon(EPOLL_AND_SUSPEND, o.port, nil, nil, access, nil,
     int(CONNECTIONS), int(MOST_CONNECTIONS), int(TIMEOUT), int(IDLE), int(NOTIFY_COMPLETED), ended,
-    ffi.cast("void *", nil), int(SOCK_ADDR), ffi.cast("void *", address), int(END))
+    ffi.cast("void *", nil), int(NOTIFY_CONNECTION), connected, ffi.cast("void *", nil), int(SOCK_ADDR),
+    ffi.cast("void *", address), int(END))
   if daemon == nil then options.fail("serve: cannot listen at %s:%d", o.host, o.port) end
   o.on_start(mhd.MHD_get_daemon_info(daemon, BIND_PORT).port)
 

@@ -184,7 +184,7 @@ local Batcher = class.define "Batcher"
 --- anything. results = "list": the module returns a list with a value for each row. A module in evaluation mode,
 --- without hooks and made of the library's modules alone, runs on workers as by lm.prepare.
 Batcher.init = signature.of([[Batcher(module, {max_batch: count = 32, max_wait_ms: positive = 2,
-  max_queue: integer(1, 128) = 128, threads: count, socket_paths = false, num_workers: natural = 1,
+  max_queue: integer(1, 512) = 128, threads: count, socket_paths = false, num_workers: natural = 1,
   collate_fn: callable, results: "rows" | "list" = "rows"})]], function(self, module, opts)
   if not class.record(module) and type(module) ~= "function" then
     options.must_be("Batcher", "module", "a module or a function", module)

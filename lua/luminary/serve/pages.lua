@@ -76,17 +76,20 @@ local function new_page(self)
   return page
 end
 
--- Returns what finds the page with the tokens of a list from `first` on, after the page `before` or nil.
-local function key_of(self, before, tokens, first)
+-- Returns what finds the page with the tokens of a list from `first` on, after the page `before` or nil. owner: a text
+-- that only the sequences have which may use the page; nil if all may.
+local function key_of(self, before, tokens, first, owner)
   local own = table.concat(tokens, ",", first, first + self.size - 1)
-  return (before and self.name_of[before] or "") .. ":" .. own
+  return (owner or "") .. (before and self.name_of[before] or "") .. ":" .. own
 end
 
 --- Adds the pages that hold the first of tokens already to list, which is empty; never that of the last token. Returns
---- their number of tokens.
-function Pages:find(list, tokens)
+--- their number of tokens. owner: finds pages with that owner, too.
+function Pages:find(list, tokens, owner)
   while (#list + 1) * self.size < #tokens do
-    local page = self.page_of[key_of(self, list[#list], tokens, #list * self.size + 1)]
+    local before, first = list[#list], #list * self.size + 1
+    local page = self.page_of[key_of(self, before, tokens, first, owner)]
+      or self.page_of[key_of(self, before, tokens, first)]
     if not page then break end
     if self.place[page] then self.unused[self.place[page]], self.place[page] = false, nil end
     self.users[page], list[#list + 1] = self.users[page] + 1, page
@@ -115,9 +118,9 @@ end
 
 --- Notes the tokens of full pages of list, of which the first n are computed, after the first `noted` pages; returns
 --- the number of pages that are noted then.
-function Pages:note(list, tokens, n, noted)
+function Pages:note(list, tokens, n, noted, owner)
   while (noted + 1) * self.size <= n do
-    local page, key = list[noted + 1], key_of(self, list[noted], tokens, noted * self.size + 1)
+    local page, key = list[noted + 1], key_of(self, list[noted], tokens, noted * self.size + 1, owner)
     local same = self.page_of[key]
     if not same then
       self.names, self.page_of[key], self.key_of[page] = self.names + 1, page, key

@@ -46,7 +46,7 @@ end
 -- Notes the full pages of a conversation. Those without a draft net's keys are noted later.
 local function note(self, r)
   local known = self.draft_cache and math.min(r.computed, r.drafted) or r.computed
-  r.noted = self.pages:note(r.pages, r.ids, known, r.noted)
+  r.noted = self.pages:note(r.pages, r.ids, known, r.noted, r.owner)
 end
 
 -- Ends a conversation, with an error or nil.
@@ -69,7 +69,7 @@ end
 local function admit(self)
   while self.waiting[1] and #self.running < self.settings.max_sequences do
     local r = self.waiting[1]
-    r.computed = self.pages:find(r.pages, r.ids)
+    r.computed = self.pages:find(r.pages, r.ids, r.owner)
     r.drafted, r.noted = r.computed, #r.pages
     if not self.pages:grow(r.pages, #r.ids) then
       self.pages:drop(r.pages)

@@ -23,12 +23,12 @@ local function rows_of(scheduler, list, first, last)
   return core.tensor(rows, {dtype = "int64", device = scheduler.cache[1].keys.device})
 end
 
---- Writes a conversation of a scheduler to a file. r: {ids, o, count, pages, computed}, as Scheduler:add returns it; or
---- with pages = nil, one that has ended, of whose pages those are saved that are still there. settings: its options,
---- a plain table.
+--- Writes a conversation of a scheduler to a file. r: {ids, o, count, owner, pages, computed}, as Scheduler:add returns
+--- it; or with pages = nil, one that has ended, of whose pages those are saved that are still there. settings: its
+--- options, a plain table.
 function sessions.save(scheduler, path, r, settings, random)
   local pages, found, computed = scheduler.pages, r.pages or {}, r.computed
-  if not r.pages then computed = pages:find(found, r.ids) end
+  if not r.pages then computed = pages:find(found, r.ids, r.owner) end
   local ok, problem = pcall(core.no_grad, function()
     local keys, values, rows = {}, {}, rows_of(scheduler, found, 1, computed)
     for i, each in ipairs(scheduler.cache) do

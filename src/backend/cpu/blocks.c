@@ -11,7 +11,7 @@
 #include "integers.h"
 #include "op_args_blocks.h"
 
-enum { FEW = 8, PANEL = 1 << 17 }; /* rows; floats of expanded rows of weight, half an L2 cache */
+enum { PANEL = 1 << 17 }; /* floats of expanded rows of weight, half an L2 cache */
 
 /* ---- block_linear */
 
@@ -99,7 +99,7 @@ lm_status lm_cpu_block_linear(const lm_block_linear_args *a, lm_tensor *const *o
                     .bias = a->bias ? (const float *)a->bias->data : NULL};
   const int64_t rows = a->x->size[0], n = a->x->size[1], outs = out[0]->size[1];
   const int64_t row = lm_round_up(n, LM_BLOCK_CHUNK), groups = rows * row / lm_block_kind_of(a->kind)->group;
-  const bool few = rows <= FEW;
+  const bool few = rows <= loops->few_rows;
   if (!few && has_tiles()) return linear_by_tiles(&job);
   LM_WORKSPACE(int8_t, steps, rows * row);
   LM_WORKSPACE(float, scale, 2 * groups);

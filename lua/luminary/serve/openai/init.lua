@@ -21,9 +21,16 @@ end
 
 -- Adds a part of an answer, and calls on_change.
 local function receive(reply, part)
+  if reply.is_cut then return end
   if type(part) == "table" then reply.status, reply.kind, part = part.status, part.kind, part.text end
   reply.parts[#reply.parts + 1], reply.unread = part, reply.unread + #part
-  if reply.unread > MOST_UNREAD and reply.kind == "text/event-stream" then reply:cancel() end
+  if reply.unread > MOST_UNREAD and reply.kind == "text/event-stream" then
+    local why = load_module("luminary.serve.openai.answers").error {
+      status = 503, message = "the answer ends here: the client does not read it",
+    }
+    reply.parts[#reply.parts + 1], reply.is_cut = ("data: %s\n\n"):format(why), true
+    reply:cancel()
+  end
   reply.on_change()
 end
 
@@ -70,14 +77,15 @@ OpenAI.init = signature.of([[OpenAI(source, {name: string, tokenizer, template: 
     }
   end)
 
---- server:request {method, path, body = "", on_change}: Begins to answer a request. Returns a reply: reply.status is
---- nil until the answer begins, then reply.kind is its Content-Type; reply:read() returns its text since the last call,
---- nil at the end; reply:cancel() ends it. on_change() is called, in lm.poll(), when there is more.
+--- server:request {method, path, body = "", length, on_change}: Begins to answer a request. Returns a reply:
+--- reply.status is nil until the answer begins, then reply.kind is its Content-Type; reply:read() returns its text
+--- since the last call, nil at the end; reply:cancel() ends it. on_change() is called, in lm.poll(), when there is
+--- more. length: of the body, which need not be read if it is more than max_body.
 function OpenAI:request(request)
   local reply = Reply()
   reply.parts, reply.unread, reply.on_change = {}, 0, request.on_change or function() end
   local call = {method = request.method, path = request.path:match "^[^?]*", body = request.body or ""}
-  if #call.body > self.max_body then
+  if math.max(#call.body, request.length or 0) > self.max_body then
     refuse(reply, 413, ("the body must have at most %d bytes"):format(self.max_body))
     return reply
   end

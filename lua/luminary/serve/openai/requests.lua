@@ -85,15 +85,27 @@ local function prompts_of(chat, name, v, most)
   return lists.map(v, function(each) return ids_of(chat, name, each) end)
 end
 
+local roles = {"system", "developer", "user", "assistant", "tool", "function"} -- in OpenAI's API
+
+-- Returns true if a chat template compares something with a role, such as LLaMA's "ipython".
+local function is_compared(template, role)
+  local quoted = "['\"]" .. role:gsub("%W", "%%%0") .. "['\"]"
+  return template:find("[=!]=%s*" .. quoted) or template:find("in%s*[%[(][^%])]*" .. quoted)
+end
+
 -- Returns messages as JSON, with texts as contents and with decoded arguments of calls, as templates take them.
-local function messages_of(messages, order)
+local function messages_of(messages, order, template)
   for i, message in ipairs(messages) do
     if not order[message] or type(message.role) ~= "string" then
       refuse("messages", nil, "messages[%d] must be an object with a role", i - 1)
     end
-    local content = message.content
-    if message.role == "developer" then message.role = "system" end
-    if type(content) == "table" and content ~= NULL then
+    local content, is_own = message.content, is_compared(template, message.role)
+    if not is_own and not lists.index_of(roles, message.role) then
+      refuse("messages", "invalid_value", "messages[%d] has the unknown role '%s'; known roles are '%s', and those "
+        .. "that the model's template names", i - 1, message.role, table.concat(roles, "', '"))
+    end
+    if message.role == "developer" and not is_own then message.role = "system" end
+    if type(content) == "table" and content ~= NULL and not order[content] then
       content = table.concat(lists.map(content, function(part)
         if type(part) ~= "table" then return "" end
         return type(part.text) == "string" and part.text
@@ -195,8 +207,8 @@ function requests.generation(api, kind, text)
     settings.tools = tools and ordered_json(tools, order, NULL)
     o.constraint, call.tools = forced or constraint_of(body.response_format, order), tools ~= nil
     if o.constraint then constraint.matcher("body", o.constraint) end -- for errors
-    local ids = api.chat.tokenizer:apply_chat_template(messages_of(body.messages, order), settings).input_ids
-    call.prompts = {ids[1]:tolist()}
+    local messages = messages_of(body.messages, order, api.chat:template_text())
+    call.prompts = {api.chat.tokenizer:apply_chat_template(messages, settings).input_ids[1]:tolist()}
   end
   o.eos_token_id, o.stop_strings, o.tokenizer = ends[1] and ends, stops[1] and stops, api.chat.tokenizer
   for _, ids in ipairs(call.prompts) do

@@ -7,12 +7,21 @@
 #include "backend/cpu/isa/int8_lanes.h"
 #include "backend/cpu/isa/lanes.h"
 
-enum { RUNS = LM_BLOCK_CHUNK / LM_RUN, FEW = 4, MANY = 8, STEPS = 127, AHEAD = 4096 };
+enum { RUNS = LM_BLOCK_CHUNK / LM_RUN, MANY = 8, STEPS = 127 };
 
 /* ---- scales of blocks */
 
 /* Reads the scales and minima of a chunk, which is one block or has RUNS of one group. */
 LM_INLINE void scales_of(const lm_block_kind *k, const uint8_t *block, float *scale, float *minimum) {
+#ifdef __AVX512BW__
+  if (k->form == LM_BLOCK_HALF && (RUNS - 1) * k->bytes + 2 <= 128) { /* all are in two registers */
+    const lm_pairs_32 word = {0, 1, 2, 3, 4, 5, 6, 7};
+    const __m512i at = (__m512i)(word * (uint16_t)(k->bytes / 2));
+    const __m512i all = _mm512_permutex2var_epi16(_mm512_loadu_si512(block), at, _mm512_loadu_si512(block + 64));
+    _mm256_storeu_ps(scale, _mm256_cvtph_ps(_mm512_castsi512_si128(all)));
+    return;
+  }
+#endif
 #ifdef __F16C__
   if (k->elements == LM_RUN && (k->form == LM_BLOCK_HALF || k->form == LM_BLOCK_HALF_MINIMUM)) {
 #define HALF(i) LM_LOAD_AS(short, block + (i)*k->bytes + at)
@@ -98,11 +107,17 @@ LM_INLINE lm_int32_8 run_dots(bool vnni, int zero, lm_int32_8 start, lm_int32_8 
 
 /* ---- x */
 
+#ifdef __AVX512BW__
+#define SHARES_SCALES lm_shares_scales
+#else
+#define SHARES_SCALES(k) false
+#endif
+
 static void round_row(const lm_block_kind *k, int64_t n, const float *x, const lm_block_steps *to, int64_t r) {
   const int64_t row = to->row, groups = row / k->group;
-  int8_t *steps = to->steps + r * row;
   float *scale = to->scale + r * groups, *sum = to->sum + r * groups;
-  for (int64_t i = 0; i < row; i += LM_RUN, steps += LM_RUN) {
+  for (int64_t i = 0; i < row; i += LM_RUN) {
+    int8_t steps[LM_RUN];
     float largest, v[LM_RUN] = {0};
     int32_t most = 0, bits[LM_RUN];
     if (i < n) memcpy(v, x + i, sizeof v);
@@ -116,10 +131,17 @@ static void round_row(const lm_block_kind *k, int64_t n, const float *x, const l
     const bool finite = isfinite(largest) && by < INFINITY;
     const float step = finite ? largest / STEPS : isfinite(largest) ? 0 : NAN;
     for (int l = 0; l < LM_RUN; l++) steps[l] = finite ? (int8_t)rintf(v[l] * by) : 0;
-    int32_t four[LM_RUN / 4];
-    for (int l = 0; l < LM_RUN / 4; l++) {
-      four[l] = steps[4 * l] + steps[4 * l + 1] + steps[4 * l + 2] + steps[4 * l + 3];
-      if (to->part) to->part[(r * row + i) / 4 + l] = -k->zero * four[l];
+    const lm_int32_8 four =
+        run_dots(false, 0, (lm_int32_8){0}, (lm_int32_8){0} + 0x01010101, LM_LOAD_AS(lm_int32_8, steps));
+    const lm_int32_8 start = four * -k->zero;
+    if (to->part && SHARES_SCALES(k)) { /* in the order of lm_quarter */
+      const int64_t at = r * row + i / 128 * 128 + i % 128 / 2;
+      memcpy(to->steps + at, steps, LM_RUN / 2);
+      memcpy(to->steps + at + 64, steps + LM_RUN / 2, LM_RUN / 2);
+      for (int l = 0; l < 4; l++) to->part[at / 4 + l] = start[l] + start[l + 4];
+    } else {
+      memcpy(to->steps + r * row + i, steps, LM_RUN);
+      if (to->part) memcpy(to->part + (r * row + i) / 4, &start, sizeof start);
     }
     for (int g = 0; g < LM_RUN; g += k->group) {
       int total = 0;
@@ -158,7 +180,8 @@ LM_INLINE few_scales few_scales_of(const lm_block_kind *k, const float *scale, c
 /* Returns the factors of run i's lanes. */
 LM_INLINE few_floats few_factors(const lm_block_kind *k, const few_scales *of, int i) {
   const few_ints lane = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
-  return (few_floats)_mm512_permutexvar_ps((__m512i)((i * FEW_LANES + lane) / (k->group / 4)), (__m512)*of);
+  const few_ints group = lm_shares_scales(k) ? 2 * i + lane / 4 : (i * FEW_LANES + lane) / (k->group / 4);
+  return (few_floats)_mm512_permutexvar_ps((__m512i)group, (__m512)*of);
 }
 #define sum_of lm_pack_sum
 #else
@@ -167,7 +190,8 @@ enum { FEW_LANES = 8 };
 typedef lm_float_8 few_floats;
 typedef lm_int32_8 few_ints;
 
-LM_INLINE lm_bytes_32 few_integers(const lm_block_kind *k, const uint8_t *block, int first) {
+LM_INLINE lm_bytes_32 few_integers(const lm_block_kind *k, const uint8_t *block, int i) {
+  const int first = i * LM_RUN;
   return lm_run_integers(k, block + first / k->elements * k->bytes, first % k->elements);
 }
 
@@ -188,16 +212,25 @@ LM_INLINE few_floats few_factors(const lm_block_kind *k, const few_scales *s, in
 #define sum_of sum_of_8
 #endif
 enum { FEW_RUN = 4 * FEW_LANES, FEW_RUNS = LM_BLOCK_CHUNK / FEW_RUN };
+/* Rows of x at a time, the most; rows of weight, far from one another: a processor reads these faster than one. */
+#ifdef __AVX512BW__
+enum { FEW = 8, OUTS = 4 };
+#elif defined(__AVX2__)
+enum { FEW = 4, OUTS = 4 };
+#else
+enum { FEW = 4, OUTS = 1 };
+#endif
 
-/* Sums of rows of x: two, since an addition takes longer than a run, and the minima's. */
-typedef struct few_sums {
-  few_floats even[FEW], odd[FEW];
-  lm_float_8 less[FEW];
-} few_sums;
+/* Sums of a row of weight and one of x: two where there are few, since an addition takes longer than a run, and the
+ * minima's. */
+typedef struct few_sum {
+  few_floats even, odd;
+  lm_float_8 less;
+} few_sum;
 
 /* Adds the products of a chunk of a row of weight and of rows of x from element `at` of row `first` on. */
 LM_INLINE void add_chunk(const lm_block_kind *k, bool vnni, int rows, const uint8_t *block, const lm_block_steps *x,
-                         int64_t first, int64_t at, few_sums *to) {
+                         int64_t first, int64_t at, few_sum *to) {
   float scale[LM_BLOCK_GROUPS] __attribute__((aligned(64))), minimum[LM_BLOCK_GROUPS] __attribute__((aligned(64)));
   few_scales by[FEW];
   const int8_t *steps[FEW];
@@ -209,54 +242,72 @@ LM_INLINE void add_chunk(const lm_block_kind *k, bool vnni, int rows, const uint
     steps[r] = x->steps + of, part[r] = x->part + of / 4;
     by[r] = few_scales_of(k, scale, factor);
     for (int i = 0; lm_block_has_minima(k) && i < LM_BLOCK_CHUNK / k->group; i += 8)
-      to->less[r] += LM_LOAD_AS(lm_float_8, minimum + i) * LM_LOAD_AS(lm_float_8, sum + i);
+      to[r].less += LM_LOAD_AS(lm_float_8, minimum + i) * LM_LOAD_AS(lm_float_8, sum + i);
   }
+  const int each = SHARES_SCALES(k) ? 2 : 1; /* registers of w for a sum */
 #pragma GCC unroll 8
-  for (int i = 0; i < FEW_RUNS; i++) {
-    const few_ints w = (few_ints)few_integers(k, block, i * FEW_RUN);
+  for (int i = 0; i < FEW_RUNS; i += each) {
+    few_ints w[2];
+    for (int h = 0; h < each; h++) w[h] = (few_ints)few_integers(k, block, i + h);
     for (int r = 0; r < rows; r++) {
       few_ints dots = {0};
       if (k->zero && !subtracts_zero(vnni, k->zero)) dots = LM_LOAD_AS(few_ints, part[r] + i * FEW_LANES);
-      dots = few_dots(vnni, k->zero, dots, w, LM_LOAD_AS(few_ints, steps[r] + i * FEW_RUN));
-      few_floats *sum = i % 2 ? &to->odd[r] : &to->even[r];
+      for (int h = 0; h < each; h++)
+        dots = few_dots(vnni, k->zero, dots, w[h], LM_LOAD_AS(few_ints, steps[r] + (i + h) * FEW_RUN));
+      few_floats *sum = rows < 8 && i / each % 2 ? &to[r].odd : &to[r].even;
       *sum += __builtin_convertvector(dots, few_floats) * few_factors(k, &by[r], i);
     }
   }
 }
 
-LM_INLINE void multiply_few(const lm_block_kind *k, bool vnni, int rows, int64_t n, const lm_block_steps *x,
-                            int64_t first, const uint8_t *weight, float bias, float *y, int64_t y_row) {
-  const int bytes = LM_BLOCK_CHUNK / k->elements * k->bytes;
-  few_sums sums;
+/* Multiplies `rows` rows of x by the `outs` rows of weight that are `apart` outputs from one another. */
+LM_INLINE void multiply_few(const lm_block_kind *k, bool vnni, int rows, int outs, int64_t apart, int64_t n,
+                            const lm_block_steps *x, int64_t first, const uint8_t *weight, const float *bias, float *y,
+                            int64_t y_row) {
+  const int bytes = LM_BLOCK_CHUNK / k->elements * k->bytes, ahead = outs > 1 ? 1024 : 4096;
+  const int64_t next = apart * (n / k->elements * k->bytes);
+  few_sum sums[FEW] = {0};
   int64_t at = 0;
-  for (int r = 0; r < rows; r++) {
-    sums.even[r] = sums.odd[r] = (few_floats){0};
-    sums.less[r] = (lm_float_8){0};
-  }
   for (; at + LM_BLOCK_CHUNK <= n; at += LM_BLOCK_CHUNK, weight += bytes) {
-    for (int i = 0; i < bytes; i += lm_cache_line) /* the processor's own stop at pages */
-      __builtin_prefetch(weight + AHEAD + i);
-    add_chunk(k, vnni, rows, weight, x, first, at, &sums);
+#pragma GCC unroll 4
+    for (int o = 0; o < outs; o++) {
+      for (int i = 0; i < bytes; i += lm_cache_line) /* the processor's own stop at pages */
+        __builtin_prefetch(weight + o * next + ahead + i);
+      add_chunk(k, vnni, rows, weight + o * next, x, first, at, sums + o * rows);
+    }
   }
   if (k->elements < LM_BLOCK_CHUNK && at < n) {
     uint8_t last[LM_BLOCK_CHUNK * 2] = {0};
-    memcpy(last, weight, (size_t)((n - at) / k->elements * k->bytes));
-    add_chunk(k, vnni, rows, last, x, first, at, &sums);
+#pragma GCC unroll 1
+    for (int o = 0; o < outs; o++) {
+      memcpy(last, weight + o * next, (size_t)((n - at) / k->elements * k->bytes));
+      add_chunk(k, vnni, rows, last, x, first, at, sums + o * rows);
+    }
   }
-  for (int r = 0; r < rows; r++) {
-    const float less = lm_block_has_minima(k) ? sum_of_8(sums.less[r]) : 0;
-    y[r * y_row] = sum_of(sums.even[r] + sums.odd[r]) - less + bias;
+#pragma GCC unroll 4
+  for (int i = 0; i < outs * rows; i++) {
+    const float less = lm_block_has_minima(k) ? sum_of_8(sums[i].less) : 0;
+    const int64_t j = i / rows * apart;
+    y[i % rows * y_row + j] = sum_of(sums[i].even + sums[i].odd) - less + (bias ? bias[j] : 0);
   }
 }
 
 LM_INLINE void few_of(const lm_block_kind *k, bool vnni, int64_t rows, int64_t outs, int64_t n, const lm_block_steps *x,
                       const uint8_t *weight, const float *bias, float *y, int64_t y_row) {
-  const int64_t bytes = n / k->elements * k->bytes;
-  for (int64_t j = 0; j < outs; j++, weight += bytes) {
-    const float plus = bias ? bias[j] : 0;
+  const int64_t bytes = n / k->elements * k->bytes, apart = outs / OUTS;
+  for (int64_t j = 0; j < outs; j = j + 1 == apart ? OUTS * apart : j + 1) {
+    const int64_t to_next = j < apart ? apart : 0; /* the last, fewer than OUTS, are computed OUTS times */
     int64_t r = 0;
-    for (; r + FEW <= rows; r += FEW) multiply_few(k, vnni, FEW, n, x, r, weight, plus, y + r * y_row + j, y_row);
-    for (; r < rows; r++) multiply_few(k, vnni, 1, n, x, r, weight, plus, y + r * y_row + j, y_row);
+#define ROWS(each)                                                                 \
+  for (; r + each <= rows; r += each)                                              \
+    for (int64_t i = j; i < j + (to_next ? OUTS * apart : 1); i += apart + !apart) \
+      multiply_few(k, vnni, each, 1, 0, n, x, r, weight + i * bytes, bias ? bias + i : NULL, y + r * y_row + i, y_row);
+    ROWS(FEW)
+    if (FEW > 4) ROWS(4)
+#undef ROWS
+    for (; r < rows; r++)
+      multiply_few(k, vnni, 1, OUTS, to_next, n, x, r, weight + j * bytes, bias ? bias + j : NULL, y + r * y_row + j,
+                   y_row);
   }
 }
 
@@ -374,5 +425,6 @@ const struct lm_block_loops LM_ISA_NAME(lm_block_loops) = {
 #define X(name) many_##name,
     .many = {LM_BLOCK_KINDS(X)},
 #undef X
+    .few_rows = 2 * FEW,
     .panel = LM_PACK,
 };

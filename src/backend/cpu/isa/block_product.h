@@ -31,7 +31,7 @@ struct lm_block_loops {
    * start. */
   void (*many[LM_BLOCK_KINDS_COUNT])(int64_t rows, int outs, int64_t n, const lm_block_steps *x, const uint8_t *weight,
                                      const float *bias, float *y, int64_t y_row, void *scratch);
-  int panel;
+  int few_rows, panel; /* the most rows for which few is faster, and outputs of many */
 };
 
 LM_ISA_DECLARE(struct lm_block_loops, lm_block_loops);

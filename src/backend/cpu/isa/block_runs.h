@@ -70,42 +70,60 @@ LM_INLINE lm_bytes_32 lm_run_integers(const lm_block_kind *k, const uint8_t *blo
 #endif
 }
 
-/* ---- runs of 64 elements, of one block or of two that follow each other */
+/* ---- registers of 64 elements of a chunk of 256. Where four bits of an element are in 16 bytes, registers 2 i and
+ * 2 i + 1 have the first and the second half of each of the same four groups of 32, so that they share scales; others
+ * have 64 elements in order. */
 #ifdef __AVX512BW__
+enum { LM_WIDE = 64, LM_QUARTER = 16 };
+
 typedef uint8_t lm_bytes_64 __attribute__((vector_size(64)));
 typedef uint16_t lm_pairs_32 __attribute__((vector_size(64)));
 
-/* Returns the bytes with fields of 32 elements from `first` on, in order except for shifts. */
-LM_INLINE __m256i lm_run_bytes(const lm_block_kind *k, const uint8_t *block, lm_block_bits b, int first) {
-  const int each = b.span * 8 / b.width, at = first % k->elements;
-  block += first / k->elements * k->bytes + b.at + at / each * b.span + at % each % b.span;
-  return b.span < LM_RUN ? _mm256_broadcastsi128_si256(_mm_loadu_si128((const void *)block))
-                         : _mm256_loadu_si256((const void *)block);
+LM_INLINE bool lm_shares_scales(const lm_block_kind *k) { return k->low.span == LM_QUARTER; }
+
+/* Returns the first element of quarter q of register i. */
+LM_INLINE int lm_quarter(const lm_block_kind *k, int i, int q) {
+  return lm_shares_scales(k) ? (i / 2 * 4 + q) * LM_RUN + i % 2 * LM_QUARTER : i * LM_WIDE + q * LM_QUARTER;
 }
 
-/* Returns fields of the 64 elements from `first` on, shifted left by `up`. */
-LM_INLINE lm_bytes_64 lm_wide_fields(const lm_block_kind *k, const uint8_t *block, lm_block_bits b, int first, int up) {
-#define EIGHT(x) x, x, x, x, x, x, x, x
-  const lm_pairs_32 element = {EIGHT(0), EIGHT(16), EIGHT(32), EIGHT(48)};
-#undef EIGHT
+/* Returns the bytes from which fields of the 16 elements from `first` on start. */
+LM_INLINE const uint8_t *lm_field_bytes(const lm_block_kind *k, const uint8_t *block, lm_block_bits b, int first) {
+  const int each = b.span * 8 / b.width, at = first % k->elements;
+  return block + first / k->elements * k->bytes + b.at + at / each * b.span + at % each % b.span;
+}
+
+/* Returns fields of register i, shifted left by `up`. */
+LM_INLINE lm_bytes_64 lm_wide_fields(const lm_block_kind *k, const uint8_t *block, lm_block_bits b, int i, int up) {
+  const uint8_t *from[4];
+  lm_pairs_32 down;
+  for (int q = 0; q < 4; q++) from[q] = lm_field_bytes(k, block, b, lm_quarter(k, i, q));
   if (b.span == 1) { /* a bit of each */
-    const uint8_t *from = block + first / k->elements * k->bytes + b.at;
-    const uint64_t bits = LM_LOAD_AS(uint32_t, from) | (uint64_t)LM_LOAD_AS(uint32_t, from + k->bytes) << 32;
+    uint64_t bits = 0;
+    for (int q = 0; q < 4; q++) bits |= (uint64_t)LM_LOAD_AS(uint16_t, from[q]) << q * LM_QUARTER;
     return (lm_bytes_64)_mm512_maskz_set1_epi8(bits, (char)(1 << up));
   }
-  const __m512i low = _mm512_castsi256_si512(lm_run_bytes(k, block, b, first));
-  const lm_pairs_32 v = (lm_pairs_32)_mm512_inserti64x4(low, lm_run_bytes(k, block, b, first + LM_RUN), 1);
-  const int each = b.span * 8 / b.width, elements = k->elements;
-  const lm_pairs_32 down =
-      (element + (uint16_t)first) % (uint16_t)elements % (uint16_t)each / (uint16_t)b.span * (uint16_t)b.width;
+  for (int w = 0; w < 32; w++) {
+    const int at = lm_quarter(k, i, w / 8) % k->elements % (b.span * 8 / b.width);
+    down[w] = (uint16_t)(at / b.span * b.width);
+  }
+  __m512i all;
+  if (b.span >= LM_RUN) {
+    all = _mm512_castsi256_si512(_mm256_loadu_si256((const void *)from[0]));
+    all = _mm512_inserti64x4(all, _mm256_loadu_si256((const void *)from[2]), 1);
+  } else {
+    all = _mm512_broadcast_i32x4(_mm_loadu_si128((const void *)from[0]));
+    for (int q = 1; q < 4; q++)
+      all = _mm512_mask_broadcast_i32x4(all, (__mmask16)(15 << 4 * q), _mm_loadu_si128((const void *)from[q]));
+  }
+  const lm_pairs_32 v = (lm_pairs_32)all;
   const uint16_t lift = (uint16_t)up;
   return (lm_bytes_64)(down[31] > up ? v >> (down - lift) : v << (lift - down)) & (uint8_t)(((1 << b.width) - 1) << up);
 }
 
-/* Returns the integers of the 64 elements from `first` on, with zero not subtracted. */
-LM_INLINE lm_bytes_64 lm_wide_integers(const lm_block_kind *k, const uint8_t *block, int first) {
-  lm_bytes_64 q = lm_wide_fields(k, block, k->low, first, 0);
-  if (k->high.width) q |= lm_wide_fields(k, block, k->high, first, k->low.width);
+/* Returns the integers of register i, with zero not subtracted. */
+LM_INLINE lm_bytes_64 lm_wide_integers(const lm_block_kind *k, const uint8_t *block, int i) {
+  lm_bytes_64 q = lm_wide_fields(k, block, k->low, i, 0);
+  if (k->high.width) q |= lm_wide_fields(k, block, k->high, i, k->low.width);
   if (!k->table[0]) return k->flip ? q ^ (uint8_t)k->flip : q;
   return (lm_bytes_64)_mm512_shuffle_epi8(_mm512_broadcast_i32x4(_mm_loadu_si128((const void *)k->table)), (__m512i)q);
 }
