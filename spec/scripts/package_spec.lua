@@ -32,6 +32,19 @@ describe("scripts/package #lua", function()
   end)
 end)
 
+describe("CHANGELOG.md #lua", function()
+  it("begins with this version, and has at most 40 lines for each area", function()
+    local text = temp.read "CHANGELOG.md"
+    assert.equal(version, text:match "\n## ([%d.]+)")
+    local title, lines
+    for line in text:gmatch "[^\n]+" do
+      if line:find "^#" then title, lines = line, 0 end
+      lines = lines + 1
+      assert(lines <= 40, title)
+    end
+  end)
+end)
+
 describe("debian/ #lua", function()
   it("has the version of the library, and the packages that scripts/setup installs to build", function()
     assert.matches("^luminary %(" .. version:gsub("%.", "%%.") .. "%)", temp.read "debian/changelog")
