@@ -206,8 +206,8 @@ end
 --- quantized matrices stay blocks, on the CPU in the mapped file, unless another dtype than "auto" is given; assign, by
 --- which all weights stay there, in their dtypes; strict, ignore_mismatched_sizes and rename of load_state_dict;
 --- device; and dtype, a floating-point one, "auto" for that of the weights, which then stay in a GGUF file mapped on
---- the CPU, or nil, by which tensors of other dtypes become float32, as the report lists. With weights the second result
---- is load_state_dict's report. The caller's options override those of config.json. A network of a folder with a
+--- the CPU, or nil, by which tensors of other dtypes become float32, as the report lists. With weights the second
+--- result is load_state_dict's report. The caller's options override those of config.json. A network of a folder with a
 --- config.json is in evaluation mode; if it generates, eos_token_id, from 1, and generation_config are those of
 --- generation_config.json or config.json, with a warning about ends beyond the vocabulary. Nothing is drawn if weights
 --- have all parameters, and nothing is allocated before they are known to fit.

@@ -148,7 +148,7 @@ local function copy_values(self, entries, dict, skipped, opts)
       end
     end
   end)
-  if opts.assign then convert() end -- what dict lacks
+  if opts.assign then convert() end -- tensors that dict lacks
 end
 
 --- Loads a state dict. entries: the module's state in order, {name, tensor} each; run_hooks(name, argument) runs its
