@@ -25,6 +25,7 @@ end
 for line in io.lines() do
   local what, n = line:match "^(%l+) (%d+)"
   if what == "read" and not memory then work.read() end
+  if net and what == "tokens" then work.tokens(2) end -- llama-bench warms up, too
   local start = lm.time()
   if not net then load() end
   work[what](tonumber(n))
