@@ -456,7 +456,7 @@ print "done"
 -- The forms of refusals.
 local REFUSALS = {
   "cannot ", "computing on 1 thread", "out of memory", "connection broke", "worker 0 ended with exit code",
-  "the worker ended", "Too many open files", "not enough memory",
+  "the worker ended", "Too many open files", "not enough memory", "there is no memory",
 }
 
 -- Asserts that EVERYTHING ran to its end, and that each part worked or was refused in one of these forms.

@@ -175,7 +175,7 @@ local function fail_for_ended(self, i)
   worker:join(1)
   local end_of = worker:failure() or {code = worker.code or 0}
   self:close()
-  fail("DataLoader: worker %d %s", i - 1, end_of.message or Worker.how_it_ended(end_of))
+  fail("DataLoader: worker %d %s", i - 1, end_of.message and "ended: " .. end_of.message or Worker.how_it_ended(end_of))
 end
 
 -- Receives replies into `ready`, by number of the batch. Batches other than k, the requested one, outlive the scope.

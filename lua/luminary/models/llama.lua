@@ -109,8 +109,10 @@ end
 -- Returns queries or keys t of a layer, rotated by their positions. r: of rotation; false leaves them.
 local function rotated(t, r)
   if not r then return t end
-  if r.rest == 0 then return r.rope(t, r.place) end
-  return ops.cat({r.rope(t:narrow(4, 1, r.rotary), r.place), t:narrow(4, r.rotary + 1, r.rest)}, 4)
+  local x = r.rest == 0 and t or t:narrow(4, 1, r.rotary)
+  if not r.cosines then r.cosines, r.sines = r.rope:rows(x, r.first, r.input_pos) end
+  x = r.rope:rotate(x, r.cosines, r.sines)
+  return r.rest == 0 and x or ops.cat({x, t:narrow(4, r.rotary + 1, r.rest)}, 4)
 end
 
 local Attention = class.define("LlamaAttention", nn.Module)
@@ -366,12 +368,13 @@ local function embed(net, ids, o)
   return x * ops.full({1}, math.sqrt(config.hidden_size), {dtype = x.dtype, device = x.device})
 end
 
--- Returns what `rotated` takes for the positions of a call. It is no closure, as call_layer is none.
+-- Returns what `rotated` takes for the positions of a call, and keeps their cosines and sines in. It is no closure, as
+-- call_layer is none.
 local function rotation(net, rope, o)
   local rotary = net.config.rotary_dim
   return {
     rope = rope, rotary = rotary, rest = net.config.head_dim - rotary,
-    place = {input_pos = o.position_ids, first = not o.position_ids and o.first + 1 or nil},
+    input_pos = o.position_ids, first = o.first + 1, -- position of the first token
   }
 end
 

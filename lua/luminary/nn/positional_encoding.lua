@@ -136,7 +136,7 @@ end
 
 --- nn.RotaryPositionalEmbeddings(…): Rotates queries or keys [N, H, L, dim] by their positions.
 local RotaryPositionalEmbeddings = layer.define("RotaryPositionalEmbeddings", nil, positions)
-RotaryPositionalEmbeddings.__inner = {"reset_buffers", "divisors"}
+RotaryPositionalEmbeddings.__inner = {"reset_buffers", "divisors", "rows", "rotate"}
 
 RotaryPositionalEmbeddings.init = signature.of([[RotaryPositionalEmbeddings(dim: count, {max_seq_len: count = 4096,
   base: above(0) = 10000, interleaved = true, scaling: table, device, dtype: string})]], function(self, dim, o)
@@ -217,21 +217,29 @@ local function rows_of(self, x, first, input_pos)
   return rows_at_positions(tables.cosines), rows_at_positions(tables.sines)
 end
 
-RotaryPositionalEmbeddings.forward = signature.of([[RotaryPositionalEmbeddings(x: tensor, first: count = 1,
-  input_pos: tensor?)]], function(self, x, first, input_pos)
+--- Returns the cosines and sines for the positions of x, which rotate takes; layers of a net share them.
+function RotaryPositionalEmbeddings:rows(x, first, input_pos)
   local who = "RotaryPositionalEmbeddings"
   shapes.check(who, "x", x, {"N", "H", "L", self.dim})
   if not input_pos and first - 1 + x.shape[3] > self.max_seq_len and not by_length_of(self) then
     fail("%s: positions %d to %d must be at most max_seq_len, %d", who, first, first - 1 + x.shape[3], self.max_seq_len)
   end
-  local cos, sin = rows_of(self, x, first, input_pos)
+  return rows_of(self, x, first, input_pos)
+end
+
+--- Returns x, rotated by rows.
+function RotaryPositionalEmbeddings:rotate(x, cos, sin)
   if not self.interleaved then
-    local a, b = unpack(x:chunk(2, -1))
+    local n = self.dim / 2
+    local a, b = x:narrow(-1, 1, n), x:narrow(-1, n + 1, n)
     return ops.cat({a * cos - b * sin, b * cos + a * sin}, -1)
   end
   local pairs_of = x:unflatten(-1, {-1, 2})
   local a, b = pairs_of:select(-1, 1), pairs_of:select(-1, 2)
   return ops.stack({a * cos - b * sin, b * cos + a * sin}, -1):flatten(-2)
-end)
+end
+
+RotaryPositionalEmbeddings.forward = signature.of([[RotaryPositionalEmbeddings(x: tensor, first: count = 1,
+  input_pos: tensor?)]], function(self, x, first, input_pos) return self:rotate(x, self:rows(x, first, input_pos)) end)
 
 return positions
