@@ -35,8 +35,8 @@ local steps = {
   },
   llama_1b = {
     ideal = 1395072,
-    eager = {278, 279, 49, 9502720, 413696, 232448, 2217992, 1472652, 1},
-    captured = {3, 283, 49, 9502720, 414720, 233472, 2219120, 1473772, 1},
+    eager = {272, 273, 49, 9502720, 413696, 232448, 2214920, 1471116, 1},
+    captured = {3, 277, 49, 9502720, 414720, 233472, 2216048, 1472236, 1},
   },
   token = {
     ideal = 111168,
@@ -93,7 +93,7 @@ describe("a training step #unsanitized", function() -- count_step preloads a lib
   end
 
   -- Products, and most launches as a share of the eager step's. GPT-2 of 12 layers has 0.38.
-  for model, limits in lists.sorted_pairs {gpt2 = {31, 0.48}, llama_1b = {49, 0.53}, resnet18 = {62, 0.81}} do
+  for model, limits in lists.sorted_pairs {gpt2 = {31, 0.48}, llama_1b = {49, 0.54}, resnet18 = {62, 0.81}} do
     it(("of %s through lm.compile launches fewer kernels than the eager one"):format(model), function()
       local ok, text = temp.run(".", ("scripts/dev/count_step %s --small --compiled --unchecked"):format(model))
       assert.is_true(ok, text)
