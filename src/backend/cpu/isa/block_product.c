@@ -221,10 +221,9 @@ enum { FEW = 4, OUTS = 4 };
 enum { FEW = 4, OUTS = 1 };
 #endif
 
-/* Sums of a row of weight and one of x: two where there are few, since an addition takes longer than a run, and the
- * minima's. */
+/* Sums of a row of weight and one of x: of products and of minima. */
 typedef struct few_sum {
-  few_floats even, odd;
+  few_floats more;
   lm_float_8 less;
 } few_sum;
 
@@ -254,8 +253,7 @@ LM_INLINE void add_chunk(const lm_block_kind *k, bool vnni, int rows, const uint
       if (k->zero && !subtracts_zero(vnni, k->zero)) dots = LM_LOAD_AS(few_ints, part[r] + i * FEW_LANES);
       for (int h = 0; h < each; h++)
         dots = few_dots(vnni, k->zero, dots, w[h], LM_LOAD_AS(few_ints, steps[r] + (i + h) * FEW_RUN));
-      few_floats *sum = rows < 8 && i / each % 2 ? &to[r].odd : &to[r].even;
-      *sum += __builtin_convertvector(dots, few_floats) * few_factors(k, &by[r], i);
+      to[r].more += __builtin_convertvector(dots, few_floats) * few_factors(k, &by[r], i);
     }
   }
 }
@@ -288,7 +286,7 @@ LM_INLINE void multiply_few(const lm_block_kind *k, bool vnni, int rows, int out
   for (int i = 0; i < outs * rows; i++) {
     const float less = lm_block_has_minima(k) ? sum_of_8(sums[i].less) : 0;
     const int64_t j = i / rows * apart;
-    y[i % rows * y_row + j] = sum_of(sums[i].even + sums[i].odd) - less + (bias ? bias[j] : 0);
+    y[i % rows * y_row + j] = sum_of(sums[i].more) - less + (bias ? bias[j] : 0);
   }
 }
 
