@@ -94,6 +94,14 @@ describe("lm.save as GGUF", function()
         assert.is_true(middle - begin < copies_take / 2, row[1])
         assert.is_true(mapped(ids):equal(copied(ids)), row[1])
         for name, p in mapped:named_parameters() do assert.equal(dtype, p.dtype, name) end
+        local file = lm.load(path) -- a net of a caller's tensors has its own
+        local name = row[1] == "gpt2" and "blk.0.ffn_up.weight" or "blk.0.attn_q.weight"
+        local before = file.tensors[name]:clone()
+        local own = load {weights = file, dtype = "auto"}
+        lm.no_grad(function()
+          for _, p in ipairs(own:parameters()) do p:zero_() end
+        end)
+        assert.is_true(before:equal(file.tensors[name]), row[1])
       end
     end
   end)

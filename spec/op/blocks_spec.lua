@@ -49,9 +49,11 @@ describe("quantized blocks", function()
       local weight, x = lm.quantize_blocks(lm.randn(9, 512), name), lm.randn(6, 512)
       local want = lm.block_linear(x, weight, nil, name)
       for _, rows in ipairs {6, 8, device == "cuda" and 16 or 7} do
-        local many = lm.randn(rows, 512)
-        local y = lm.block_linear(many, weight, nil, name)
-        for r = 1, rows do assert.same(y[r]:totable(), lm.block_linear(many[r], weight, nil, name):totable()) end
+        for _, dtype in ipairs {"float32", "bfloat16", "float16"} do
+          local many = lm.randn(rows, 2, 512):to(dtype):select(2, 2) -- stepped
+          local y = lm.block_linear(many, weight, nil, name)
+          for r = 1, rows do assert.same(y[r]:totable(), lm.block_linear(many[r], weight, nil, name):totable()) end
+        end
       end
       assert.same(want:totable(), lm.block_linear(x:t():contiguous():t(), weight, nil, name):totable())
       assert.same({2, 3, 9}, lm.block_linear(x:view(2, 3, 512), weight, nil, name).shape)

@@ -225,12 +225,12 @@ return function(who, opts, spec, make, first, reads)
       truncate_text(weights, 200),
       reads and ": `hf download NAME --local-dir FOLDER` makes a folder with config.json and weights" or "")
   end
-  local source, is_mapped = weights, gguf.is(weights)
-  if is_mapped then
+  local source, is_mapped = weights, false
+  if gguf.is(weights) then
     path = type(weights) == "string" and weights or "weights"
     if weights == path then
-      local keep_blocks = given.dtype == nil or given.dtype == "auto"
-      weights = load_module("luminary.save_load").load(weights, {mmap = true, keep_blocks = keep_blocks})
+      is_mapped = given.dtype == nil or given.dtype == "auto"
+      weights = load_module("luminary.save_load").load(weights, {mmap = true, keep_blocks = is_mapped})
     end
     config, weights = gguf.read(who, path, weights)
     if not reads or not weights and reads.kinds[config.model_type] then
