@@ -105,8 +105,8 @@ describe("Jinja of chat templates", function()
 3 -4 2 3.5 3.0 abab [1, 2] 2.5 100.0
 {{ '日本語é'[::-1] }} {{ 'héllo'[1:-1] }} {{ 'hé' | length }} {{ [1, 2, 3][-2:] }} {{ (1, 2, 3)[::2] }}
 é語本日 éll 2 [2, 3] (1, 3)
-{{ ' a  b c '.split() }} {{ 'a,b,c'.split(',', 1) }} {{ ' a b  c '.split(none, 1) }} {{ 'ab'.replace('', '-') }}
-['a', 'b', 'c'] ['a', 'b,c'] ['a', 'b  c '] -a-b-
+{{ ' a  b c '.split() }} {{ 'a,b,c'.split(',', 1) }} {{ ' a b  c '.split(none, 1) }} {{ 'abab'.replace('b', '-', 1) }}
+['a', 'b', 'c'] ['a', 'b,c'] ['a', 'b  c '] a-ab
 {{ '\u00a0x\u3000' | trim }}|{{ 'xxaxx'.strip('x') }}
 x|a
 {{ 'ÀÉÎ ПРИВЕТ'.lower() }} {{ 'straße' | upper }} {{ "they're".title() }} {{ "they're" | title }}
@@ -164,6 +164,7 @@ aFalseTrue<s>
       ["{% macro m(a) %}{% endmacro %}{{ m(1, 2) }}"] = "takes not more than 1 argument",
       ["{% macro m(a) %}{% endmacro %}{{ m(1, b=2) }}"] = "takes no keyword argument 'b'",
       ["{{ '%d %d' % 1 }}"] = "not enough arguments", ["{{ '%y' % 1 }}"] = "format character 'y'",
+      ["{{ 'a'.replace('', 'b') }}"] = "must not be empty", ["{{ [1] < [2] }}"] = "'<' not supported",
       ["{{ ''.splitlines() }}"] = "no attribute 'splitlines'", ["{% with %}"] = "{% with %} is not supported",
       ["{% break %}"] = "requires a loop", ["{{ [1, }}"] = "unexpected '}'",
     } do refuses(pattern, template) end
@@ -183,7 +184,7 @@ aFalseTrue<s>
       [nested] = "nested more than 100", [doubled .. "{{ n.x }}"] = "more than %d+",
       [doubled .. "{% set o = n.x %}" .. doubled .. "{{ n.x == o }}"] = "more than %d+ steps",
       ["{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}"] = "nested more than 60",
-      ["{{ 'a'.replace('', '" .. ("a"):rep(2000) .. "') * 9999 }}"] = "bytes",
+      ["{{ ('a' * 9999).replace('a', '" .. ("a"):rep(2000) .. "') * 9999 }}"] = "bytes",
       ["{{ " .. ("("):rep(5000) .. (")"):rep(5000) .. " }}"] = "nested more than 100",
       ["{{ 1" .. ("+1"):rep(5000) .. " }}"] = "operators in a row", ["{{ x" .. ("[0]"):rep(600) .. " }}"] = "in a row",
       ["{{ " .. ("not "):rep(5000) .. "1 }}"] = "nested more", [("{% if 1 %}"):rep(5000)] = "nested more",

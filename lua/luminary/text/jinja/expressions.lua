@@ -202,10 +202,6 @@ function Parser:postfix(node)
     if self:is "(" then return self:call(base) end
     if self:skip "[" then return self:subscript(base) end
     if not self:skip "." then return nil end
-    if self:is_kind "number" then
-      local index = self:next "number"
-      return function(env) return operators.get_item(base(env), index) end
-    end
     local name = self:name()
     return function(env) return operators.get_attribute(base(env), name) end
   end)

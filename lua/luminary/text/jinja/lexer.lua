@@ -26,13 +26,11 @@ local function unescaped(s)
     if not first then return table.concat(out) end
     local c = s:sub(first + 1, first + 1)
     local digits = ({x = 2, u = 4, U = 8})[c]
-    local hex, octal = digits and s:sub(first + 2, first + 1 + digits), s:match("^[0-7][0-7]?[0-7]?", first + 1)
     if digits then
+      local hex = s:sub(first + 2, first + 1 + digits)
       local code = #hex == digits and hex:find "^%x+$" and tonumber(hex, 16) or 0xd800
       if code > 0x10ffff or code >= 0xd800 and code < 0xe000 then fail("malformed escape '\\%s%s'", c, hex) end
       out[#out + 1], at = values.character(code), first + 2 + digits
-    elseif octal then
-      out[#out + 1], at = values.character(tonumber(octal, 8)), first + 1 + #octal
     else
       out[#out + 1], at = letters[c] or "\\" .. c, first + 2
     end

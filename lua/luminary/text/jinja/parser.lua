@@ -33,21 +33,16 @@ end
 function Parser:target()
   local parts, is_tuple = {}, false
   repeat
-    if is_tuple and (self:is "in" or self:is "=" or self:is ")") then break end
-    if self:skip "(" then
-      parts[#parts + 1] = self:deeper "target"
-      self:expect ")"
-    else
-      local name = self:name()
-      local attribute, get = self:skip "." and self:name(), Parser.variable(name)
-      if Parser.constants[name] ~= nil then fail("can't assign to '%s'", name) end
-      parts[#parts + 1] = attribute and function(env, v)
-        local namespace = get(env)
-        if values.kind(namespace) ~= "Namespace" then fail "cannot assign attribute on non-namespace object" end
-        if attribute:find "^_" then fail("names of a namespace must not begin with '_', got '%s'", attribute) end
-        values.put(namespace, attribute, v)
-      end or function(env, v) env.vars[name] = v end
-    end
+    if is_tuple and (self:is "in" or self:is "=") then break end
+    local name = self:name()
+    local attribute, get = self:skip "." and self:name(), Parser.variable(name)
+    if Parser.constants[name] ~= nil then fail("can't assign to '%s'", name) end
+    parts[#parts + 1] = attribute and function(env, v)
+      local namespace = get(env)
+      if values.kind(namespace) ~= "Namespace" then fail "cannot assign attribute on non-namespace object" end
+      if attribute:find "^_" then fail("names of a namespace must not begin with '_', got '%s'", attribute) end
+      values.put(namespace, attribute, v)
+    end or function(env, v) env.vars[name] = v end
     local more = self:skip ","
     is_tuple = is_tuple or more
   until not more

@@ -78,14 +78,13 @@ end
 --- Returns s with the first `most` occurrences of old replaced by new.
 function strings.replace(s, old, new, most)
   local out, at = {}, 1
+  if old == "" then fail "replace: the text to replace must not be empty" end
   while most > 0 do
     local first, last = s:find(old, at, true)
-    if old == "" then last = first and s:find("[^\128-\191]", at + 1) or #s + 1 end
-    if not first or first > #s and old ~= "" then break end
+    if not first then break end
     charge(32 + #new + first - at)
-    out[#out + 1] = old == "" and new .. s:sub(at, last - 1) or s:sub(at, first - 1) .. new
-    most, at = most - 1, old == "" and last or last + 1
-    if old == "" and at > #s then return table.concat(out) .. (s ~= "" and most > 0 and new or "") end
+    out[#out + 1] = s:sub(at, first - 1) .. new
+    most, at = most - 1, last + 1
   end
   return table.concat(out) .. s:sub(at)
 end

@@ -317,21 +317,14 @@ end
 --- Returns Python's a == b.
 function values.equal(a, b) return equal(a, b, 1) end
 
---- Returns Python's a < b; sign: the operator, for messages.
-function values.less(a, b, sign, depth)
+--- Returns Python's a < b of numbers or strings; sign: the operator, for messages.
+function values.less(a, b, sign)
   step()
-  depth = depth or 1
   local x, y = number(a), number(b)
-  if depth > DEEPEST then fail("values are nested more than %d deep", DEEPEST) end
   if x and y then return x < y end
   if type(a) == "string" and type(b) == "string" then return a < b end
-  if values.is_list(values.defined(a)) and kind(a) == kind(values.defined(b)) then
-    for i = 1, math.min(a.n, b.n) do
-      if not equal(a[i], b[i], depth) then return values.less(a[i], b[i], sign, depth + 1) end
-    end
-    return a.n < b.n
-  end
-  return fail("'%s' not supported between instances of '%s' and '%s'", sign, kind(a), kind(b))
+  local first, second = kind(values.defined(a)), kind(values.defined(b))
+  return fail("'%s' not supported between instances of '%s' and '%s'", sign, first, second)
 end
 
 --- Returns Python's `v in c`.
