@@ -143,6 +143,8 @@ describe("serve.Engine", function()
       counter.count = computed
     end
     assert.equal(5 * (32 - 28), counter.count) -- 7 full pages are known
+    for _ = 1, 100 do engine:submit(begin, {max_new_tokens = 1}):get() end
+    assert.is_true(#engine.executor.conversations.scheduler.pages.unused <= 200) -- twice the number of pages
     for _ = 1, 4 do engine:submit(random_ids(120), {max_new_tokens = 1}) end
     engine:close() -- which takes the memory of those
     engine.is_closed = false
