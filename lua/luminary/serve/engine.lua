@@ -42,21 +42,22 @@ end
 -- latest tokenizer, for the calls that follow with it: a large one takes long to send, and its tree to make.
 local actions = {}
 
-local function add(scheduler, call, ids, o, max_new_tokens)
+-- Returns the conversation of a call with ids and options, checked, which the scheduler does not have yet.
+local function conversation_of(scheduler, call, ids, o, max_new_tokens)
   o.tokenizer = call.has_tokenizer and scheduler.tokenizer or nil
   local read = generation_options.read(call.who, scheduler.net, o)
   check_own(call.who, read)
   check_length(call.who, #ids, max_new_tokens, call.capacity)
   read.max_new_tokens = max_new_tokens
   if call.seed then read.generator = generator.Generator():manual_seed(call.seed) end
-  local r = scheduler:add(ids, read)
+  local r = Scheduler.conversation(ids, read)
   r.options, o.tokenizer = o, nil
   return r
 end
 
 -- Adds {ids = int64 [L], o = options, max_new_tokens}.
 function actions.submit(scheduler, call)
-  return add(scheduler, call, call.ids:tolist(), call.o, call.max_new_tokens)
+  return scheduler:add(conversation_of(scheduler, call, call.ids:tolist(), call.o, call.max_new_tokens))
 end
 
 -- Adds the conversation of a file, with other options `o`, and with ids as a new prompt behind it.
@@ -69,18 +70,12 @@ function actions.restore(scheduler, call)
     fail("%s: '%s': the conversation has all of its tokens; pass max_new_tokens or append", call.who, call.path)
   end
   local count = ids and 0 or saved.count
-  local r = add(scheduler, call, lists.append(saved.ids, ids or {}), o, left)
+  local r = conversation_of(scheduler, call, lists.append(saved.ids, ids or {}), o, left)
   r.count, r.saved, r.o.max_new_tokens = count, saved, count + left
   r.owner = ("%.9f/"):format(core.time()) -- others do not share the keys and values of a file, which may be forged
-  local ok, problem = pcall(function()
-    for i = #r.ids - count + 1, r.constraint and #r.ids or 0 do r.constraint:advance(1, r.ids[i]) end
-    if saved.random and not call.seed then r.o.generator = generator.Generator():set_state(saved.random) end
-  end)
-  if not ok then
-    scheduler:remove(r)
-    error(problem, 0)
-  end
-  return r
+  for i = #r.ids - count + 1, r.constraint and #r.ids or 0 do r.constraint:advance(1, r.ids[i]) end
+  if saved.random and not call.seed then r.o.generator = generator.Generator():set_state(saved.random) end
+  return scheduler:add(r)
 end
 
 -- Saves a conversation, r; without it, one that has ended, {ids, count, …} of outcome_of.
