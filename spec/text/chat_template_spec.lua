@@ -136,16 +136,16 @@ Ab [1, 2] [('a', 2), ('b', 1)]
 11323
 {% for x in [] %}{{ x }}{% else %}-{% endfor %}
 -
-{% macro m(a, b='x') %}{{ a }}{{ b }}{% endmacro %}{{ m(1) }}{{ m(1, 2) }}{{ m(b=3, a=4) }}
-1x1243
+{% macro m(a, b='x') %}{{ a }}{{ b }}{% endmacro %}{{ m(1) }}{{ m(1, 2) }}{{ m(b=3, a=4) }}{{ m(*[5, 6]) }}
+1x124356
 {% macro w() %}<{{ caller('i') }}>{% endmacro %}{% call(x) w() %}b{{ x }}{% endcall %}
 <bi>
 {% set t %}a{{ 1 }}{% endset %}{{ t | upper }}
 A1
   {% if true %}  \n  x\n  {%- endif +%}\n{#- c #}\n y {%+ if true %} z{% endif %}\n
   \n  x y  z
-{% raw %}{{ x }}{% endraw %}{{ '{{' }}{{ {'a': {'b': 1}}['a'].b }}
-{{ x }}{{1
+{% raw %}{{ x }}{% endraw %}{{ '{{' }}{{ {'a': {'b': 1}}['a'].b }}{{ [[0, 2]].0[1] }}
+{{ x }}{{12
 {% generation %}a{% set g = 1 %}{% endgeneration %}{{ g is defined }}{{ tools is none }}{{ bos_token }}
 aFalseTrue<s>
 ]==]

@@ -111,11 +111,13 @@ local function no_arguments() return {n = 0}, {} end
 
 -- Reads the arguments of a call. Returns function(env), which returns a list with n, and those by name.
 function Parser:arguments()
-  local args, names, named = {}, {}, {}
+  local args, names, named, all = {}, {}, {}, nil
   if not self:skip "(" then return no_arguments end
   self:items(")", function()
     local following = self.tokens[self.at + 1]
-    if self:is_kind "name" and following.kind == "op" and following.value == "=" then
+    if self:skip "*" then
+      all = self:expression()
+    elseif self:is_kind "name" and following.kind == "op" and following.value == "=" then
       names[#names + 1] = self:name()
       self:expect "="
       named[#names] = self:expression()
@@ -126,6 +128,7 @@ function Parser:arguments()
   return function(env)
     local list, by_name = evaluated(args, env), {}
     for i, name in ipairs(names) do by_name[name] = named[i](env) end
+    for _, v in ipairs(all and values.items(all(env)) or {}) do list[list.n + 1], list.n = v, list.n + 1 end
     return list, by_name
   end
 end
@@ -202,6 +205,10 @@ function Parser:postfix(node)
     if self:is "(" then return self:call(base) end
     if self:skip "[" then return self:subscript(base) end
     if not self:skip "." then return nil end
+    if self:is_kind "number" then
+      local index = self:next "number"
+      return function(env) return operators.get_item(base(env), index) end
+    end
     local name = self:name()
     return function(env) return operators.get_attribute(base(env), name) end
   end)
