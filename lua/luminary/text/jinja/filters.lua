@@ -65,12 +65,6 @@ local function of_text(f)
   return {"", function(v) return f(text(v)) end}
 end
 
-local html = {["&"] = "&amp;", ["<"] = "&lt;", [">"] = "&gt;", ["'"] = "&#39;", ['"'] = "&#34;"}
-local escape = of_text(function(s)
-  charge(5 * #s)
-  return (s:gsub("[&<>'\"]", html))
-end)
-
 local function tojson(v, to_ascii, indent, separators, sort_keys)
   local is_flat = indent == nil or indent == NONE
   local o = {json = true, to_ascii = flag(to_ascii), sort_keys = flag(sort_keys)}
@@ -140,7 +134,7 @@ local all = {
   trim = {"chars?", function(v, chars) return strings.strip(text(v), chars, true, true) end},
   upper = of_text(strings.upper), lower = of_text(strings.lower), capitalize = of_text(strings.capitalize),
   title = of_text(function(s) return (s:gsub("[^-%s({%[<]+", strings.capitalize)) end), -- Jinja's differs from Python's
-  string = of_text(text), safe = of_text(text), escape = escape, e = escape, list = {"", items},
+  string = of_text(text), safe = of_text(text), list = {"", items},
   tojson = {"ensure_ascii? indent? separators? sort_keys?", tojson}, length = {"", length}, count = {"", length},
   default = {"default_value? boolean?", default}, d = {"default_value? boolean?", default},
   join = {"d? attribute?", function(v, between, attribute)

@@ -111,30 +111,17 @@ local function split(s, separator, most)
   return values.list(out)
 end
 
--- Returns the text of a value by a format of Python: its flags, width, digits and letter.
-local function formatted(v, flags, width, digits, letter)
-  local how, x = "%" .. flags .. width, values.number(v)
-  if #flags > 5 or #width > 2 or #digits > 3 then fail "widths of formats must be at most 99" end
-  if letter == "s" or letter == "r" then
-    return (how .. digits .. "s"):format(letter == "s" and values.text(v) or values.repr(v))
-  elseif not letter:find "[dieEfFgGxXo]" then
-    fail("unsupported format character '%s'", letter)
-  elseif not x then
-    fail("%%%s format: a real number is required, not %s", letter, kind(v))
-  elseif letter:find "[di]" then
-    return (how .. ".0f"):format(x < 0 and math.ceil(x) or math.floor(x))
-  end
-  return (how .. digits .. letter):format(letter:find "[xXo]" and values.index(v, "%x") or x)
-end
-
---- Returns Python's s % args. args: a list with n.
+--- Returns Python's s % args for %s, %d and %%. args: a list with n.
 function strings.percent(s, args)
   local used = 0
-  local text = s:gsub("%%([-+ 0#]*)(%d*)(%.?%d*)(.?)", function(flags, width, digits, letter)
+  local text = s:gsub("%%(.?)", function(letter)
     if letter == "%" then return letter end
+    if not letter:find "[sd]" then fail("unsupported format '%%%s'; supported are %%s and %%d", letter) end
     used = used + 1
-    if args[used] == nil then fail "not enough arguments for format string" end
-    local one = formatted(args[used], flags, width, digits, letter)
+    local v = args[used]
+    if v == nil then fail "not enough arguments for format string" end
+    local x = letter == "d" and (values.number(v) or fail("%%d format: a number is required, not %s", kind(v)))
+    local one = x and ("%.0f"):format(x < 0 and math.ceil(x) or math.floor(x)) or values.text(v)
     charge(#one)
     return one
   end)
@@ -166,9 +153,6 @@ function strings.count(v)
   return n < 0 and math.huge or n
 end
 
-local function is_all(pattern)
-  return {"", function(s) return s ~= "" and s:find("^[" .. pattern .. "]+$") ~= nil end}
-end
 local function stripped(left, right)
   return {"chars?", function(s, chars) return strings.strip(s, chars, left, right) end}
 end
@@ -201,7 +185,6 @@ strings.str = {
     for i = 1, list.n do strings.checked(list[i], "join") end
     return strings.join(list, s)
   end},
-  isdigit = is_all "%d", isalpha = is_all "%a\128-\244", isalnum = is_all "%w\128-\244",
 }
 
 -- Returns the list of f(key, value) of a dict.
