@@ -113,8 +113,8 @@ x|a
 àéî привет STRASSE They'Re They're
 {{ {'b': [1, {}], 'a': '<é>"'} | tojson }} {{ {'b': [], 'a': 1} | tojson(indent=1, sort_keys=true) }}
 {"b": [1, {}], "a": "<é>\""} {\n "a": 1,\n "b": []\n}
-{{ '%s|%d|%s' % ('é', -2.75, [1]) }} {{ '%d%%' % 99 }} {{ 'é😀' | tojson(true) }}
-é|-2|[1] 99% "\u00e9\ud83d\ude00"
+{{ '%s|%d|%s' % ('é', -2.75, [1]) }} {{ '%d%%' % 99 }} {{ 'é😀\u0001' | tojson(false) }}
+é|-2|[1] 99% "é😀\u0001"
 {{ 1 < 2 <= 2 }} {{ true == 1 }} {{ [1] == [1.0] }} {{ 'b' in 'abc' }} {{ 2 not in (1,) }} {{ 'a' if 0 }}|
 True True True True True |
 {{ ['b', 'A'] | sort | join }} {{ [1, 2, 1] | unique | list }} {{ {'b': 1, 'a': 2} | dictsort }}
@@ -163,7 +163,9 @@ aFalseTrue<s>
       ["{{ 'a }}"] = "unterminated string", ["{% endif %}"] = "{% endif %}", ["{{ ${} }}"] = "unexpected character '$'",
       ["{% macro m(a) %}{% endmacro %}{{ m(1, 2) }}"] = "takes not more than 1 argument",
       ["{% macro m(a) %}{% endmacro %}{{ m(1, b=2) }}"] = "takes no keyword argument 'b'",
-      ["{{ '%d %d' % 1 }}"] = "not enough arguments", ["{{ '%5d' % 1 }}"] = "unsupported format '%5'",
+      ["{{ '%d %d' % 1 }}"] = "not enough arguments", ["{{ 'é' | tojson(true) }}"] = "ensure_ascii = true",
+      ["{{ 1 is eq 1 }}"] = "expected end",
+      ["{{ '%5d' % 1 }}"] = "unsupported format '%5'",
       ["{{ '%d' % 'a' }}"] = "a number is required, not str",
       ["{{ 'a'.replace('', 'b') }}"] = "must not be empty", ["{{ [1] < [2] }}"] = "'<' not supported",
       ["{{ ''.splitlines() }}"] = "no attribute 'splitlines'", ["{% with %}"] = "{% with %} is not supported",

@@ -235,20 +235,10 @@ function Parser:filter()
   end
 end
 
-local ends_test = lists.set {"else", "or", "and", "is", "if", "not", "in"}
-
 -- Reads the test behind "is".
 function Parser:test(node)
   local negated = self:skip "not"
-  local name, arguments = self:is_kind "op" and self:next "op" or self:name()
-  local token = self.tokens[self.at]
-  if token.kind == "name" and not ends_test[token.value] or token.kind == "str" or token.kind == "number"
-    or token.kind == "float" or self:is "[" or self:is "{" then
-    local value = self:postfix(self:primary())
-    arguments = function(env) return {value(env), n = 1}, {} end
-  else
-    arguments = self:arguments()
-  end
+  local name, arguments = self:name(), self:arguments()
   return function(env)
     step()
     return truth(filters.test(name, node(env), arguments(env))) ~= negated

@@ -67,7 +67,8 @@ end
 
 local function tojson(v, to_ascii, indent, separators, sort_keys)
   local is_flat = indent == nil or indent == NONE
-  local o = {json = true, to_ascii = flag(to_ascii), sort_keys = flag(sort_keys)}
+  if flag(to_ascii) then fail "tojson: ensure_ascii = true is not supported" end
+  local o = {json = true, sort_keys = flag(sort_keys)}
   if not is_flat then
     o.indent = type(indent) == "string" and indent or (" "):rep(math.min(100, values.index(indent, "indent")))
   end
