@@ -1,4 +1,5 @@
 --- Filters and tests of templates: tables from a name to {parameters, function(value, …)}.
+local lists = require "luminary.base.lists"
 local operators = require "luminary.text.jinja.operators"
 local strings = require "luminary.text.jinja.strings"
 local values = require "luminary.text.jinja.values"
@@ -42,8 +43,8 @@ end
 
 -- Returns arguments from the k-th on.
 local function rest(args, k)
-  local out = {n = math.max(0, args.n - k + 1)}
-  for i = k, args.n do out[i - k + 1] = args[i] end
+  local out = lists.slice(args, k, args.n)
+  out.n = #out
   return out
 end
 

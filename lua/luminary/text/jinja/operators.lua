@@ -33,7 +33,7 @@ arithmetic("+", function(x, y) return x + y end, nil, function(a, b)
     return a .. b
   end
   if not values.is_list(a) or kind(a) ~= kind(b) then return nil end
-  return values.list(lists.append(lists.slice(a, 1, a.n), b), a.n + b.n, kind(a))
+  return values.list(lists.joined(a, b), a.n + b.n, kind(a))
 end)
 arithmetic("-", function(x, y) return x - y end)
 arithmetic("*", function(x, y) return x * y end, nil, function(a, b)

@@ -125,15 +125,12 @@ readers["for"] = function(self)
   self:next("block", "end")
   return function(env, out)
     local list = values.items(iterable(env))
-    for i = 1, test and list.n or 0 do
-      local inner = child(env)
-      assign(inner, list[i])
-      if not truth(test(inner)) then list[i] = nil end
-    end
     if test then
-      local kept = {}
-      for i = 1, list.n do kept[#kept + 1] = list[i] end
-      list = values.list(kept)
+      list = values.list(lists.filter(list, function(item)
+        local inner = child(env)
+        assign(inner, item)
+        return truth(test(inner))
+      end))
     end
     local loop = loop_of(list)
     for i = 1, list.n do

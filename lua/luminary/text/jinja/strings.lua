@@ -1,4 +1,5 @@
 --- Methods of Python's str, list and dict for templates, as the sandbox of transformers allows them.
+local lists = require "luminary.base.lists"
 local values = require "luminary.text.jinja.values"
 
 local fail, charge, NONE, kind = values.fail, values.charge, values.NONE, values.kind
@@ -187,17 +188,14 @@ strings.str = {
   end},
 }
 
--- Returns the list of f(key, value) of a dict.
-local function each_item(d, f)
-  local out = {}
-  for i, key in ipairs(d.keys) do out[i] = f(key, values.at(d, key)) end
-  return values.list(out)
-end
+-- Returns the list of f(key) of a dict.
+local function of_keys(d, f) return values.list(lists.map(d.keys, f)) end
 
 --- Methods of dict.
 strings.dict = {
-  items = {"", function(d) return each_item(d, function(key, v) return values.tuple {key, v} end) end},
-  values = {"", function(d) return each_item(d, function(_, v) return v end) end}, keys = {"", values.items},
+  items = {"", function(d) return of_keys(d, function(key) return values.tuple {key, values.at(d, key)} end) end},
+  values = {"", function(d) return of_keys(d, function(key) return values.at(d, key) end) end},
+  keys = {"", values.items},
   get = {"key default?", function(d, key, default)
     local v = values.at(d, key)
     if v == nil then v = default end
