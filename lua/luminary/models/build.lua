@@ -181,8 +181,8 @@ local function check_buffers(who, net, bytes, blocks, largest)
   end
 end
 
--- Returns the dtype for dtype = "auto": config.json's, else the one that most weights have (in GGUF files, those of norms
--- and biases are float32 beside any); nil beside quantized blocks.
+-- Returns the dtype for dtype = "auto": config.json's, else the one that most weights have (in GGUF files norms and
+-- biases are float32 beside any); nil beside quantized blocks.
 local function dtype_of_weights(config, weights)
   for _, value in pairs(weights) do
     if options.is_plain(value) and value.blocks then return nil end

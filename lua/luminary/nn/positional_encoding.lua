@@ -232,7 +232,7 @@ end
 
 --- Returns x, rotated by rows: (a, b) becomes (a * cos - b * sin, b * cos + a * sin).
 function RotaryPositionalEmbeddings:rotate(x, cos, sin)
-  local others -- of the pairs
+  local others -- the other element of each pair
   if self.interleaved then
     others = x:unflatten(-1, {-1, 2}):roll(1, -1):flatten(-2)
   else
