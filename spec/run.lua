@@ -112,7 +112,7 @@ end
 -- see all files: the others repeat values, or are Lua over ops that these call.
 local ODD_FOR_C = {}
 for name in ([[
-  autograd/autograd autograd/recompute backend/ base/ bind/abuse bind/arguments bind/bounds bind/freeing bind/runtime
+  autograd/autograd autograd/recompute backend/ base/ bind/abuse bind/arguments bind/bounds bind/runtime
   checkpoint/hostile compile_passes compile_segments data/cifar data/csv data/jsonl data/loader_workers data/web
   device/memory distributed/dist distributed/group/collectives distributed/group/plugin_group distributed/group/world
   io/ mp/ nn/cross_entropy nn/ctc nn/sequences nn/windows onnx/bounds onnx/node_rules onnx/onnx onnx/parts op/attention

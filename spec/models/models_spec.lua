@@ -1,5 +1,5 @@
--- lm.models: torchvision's parameters by number and name, and its logits of one image; those of all networks, not of one
--- or two of each family, with LM_TEST_LONG=1.
+-- lm.models: torchvision's parameters by number and name, and its logits of one image; those of all networks, not of
+-- one or two of each family, with LM_TEST_LONG=1.
 local lm = require "luminary"
 local golden = require "spec.golden.models"
 local meta = require "luminary.nn.meta"
