@@ -129,9 +129,9 @@ function cost.transformer(o)
   o.matrices = {{h, width + 2 * kv, "column"}, {width, h, "row"}, {h, (o.gated and 2 or 1) * inner, "column"},
     {inner, h, "row"}}
   -- The inputs of both norms and the norms' results; q, k, v and the result of attention; of the MLP, what precedes
-  -- and what follows the activation, and gated their product and factors. LLaMA's queries before and after rotation.
+  -- and what follows the activation, and gated their product and factors.
   -- Counted beside lm.memory_allocated: spec/distributed/cost_model_spec.lua.
-  o.saved = {whole = 4 * h, divided = 2 * width + 2 * kv + (o.gated and width + 4 * inner or 2 * inner)}
+  o.saved = {whole = 4 * h, divided = 2 * width + 2 * kv + (o.gated and 4 or 2) * inner}
   o.work = (o.gated and 3 or 2) * inner
   o.block = o.block or lists.map(o.matrices, function(m) return {m[2], m[1], true} end)
   o.rest = o.rest or {{o.vocab, h, true}, not o.tied and {o.vocab, h, true} or nil}
