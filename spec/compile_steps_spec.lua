@@ -1,17 +1,22 @@
 -- Training steps through lm.compile, those of README, docs/ and examples/ too, have the bits of the steps as they are.
--- LM_TEST_LONG=1: 50 calls of each, not 5.
+-- LM_TEST_LONG=1: 50 calls of each, not 5, and each model in all dtypes, not in two.
 local lists = require "luminary.base.lists"
 local equal = require "spec.support.steps.equal"
 local ranks = require "spec.support.ranks"
 local temp = require "spec.support.temp"
 
+local long = os.getenv "LM_TEST_LONG" ~= nil
+local turns = {{"bfloat16", "float64"}, {"autocast", "float32"}}
+
 describe("lm.compile trains as the step does:", function()
   for _, file in ipairs {"networks", "training", "calls"} do
-    for _, case in ipairs(require("spec.support.steps." .. file)) do
+    for i, case in ipairs(require("spec.support.steps." .. file)) do
       local name, make, kinds = unpack(case)
-      it(name .. (name:find "^models" and " #unsanitized #full" or ""), function()
-        for i, kind in ipairs(kinds or equal.kinds) do
-          local ok, text = pcall(equal.compare, make, {kind = kind, pace = i == 1 and file ~= "networks" and 3 or 1})
+      local is_model = name:find "^models" ~= nil
+      if is_model and not long then kinds = kinds or turns[i % 2 + 1] end
+      it(name .. (is_model and " #unsanitized #full" or ""), function()
+        for k, kind in ipairs(kinds or equal.kinds) do
+          local ok, text = pcall(equal.compare, make, {kind = kind, pace = k == 1 and file ~= "networks" and 3 or 1})
           assert(ok, ("%s: %s"):format(kind, tostring(text)))
         end
       end)

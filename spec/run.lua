@@ -10,6 +10,8 @@
 --   --sanitized    leaves out specs tagged #unsanitized (too slow or large under sanitizers) and #lua (no C of ours, or
 --                  none that other specs do not call), and files that are not of ODD_FOR_C unless they are named; sets
 --                  LM_SPEC_SANITIZED=1, with which random cases are fewer
+--   --unsanitized  of files of ODD_FOR_C whose C is the same however it is optimized, only the specs that --sanitized
+--                  leaves out
 --   --except=NAMES files to leave out, named as above, with commas between
 --   --times        only the files with bounds on time (spec/support/time.lua), one after the other, and judges them;
 --                  without it no bound on time is judged, and specs that are nothing else, tagged #time, are left out
@@ -53,6 +55,8 @@ for _, a in ipairs(arg) do
     options.sanitized = true
     excluded[#excluded + 1] = "unsanitized,lua"
     ffi.C.setenv("LM_SPEC_SANITIZED", "1", 1)
+  elseif name == "unsanitized" then
+    options.unsanitized = true
   elseif name == "times" then
     options.times = true
   elseif name == "exclude-tags" then
@@ -73,6 +77,13 @@ local function specs_under(...)
   for file in pipe:lines() do found[#found + 1] = file end
   pipe:close()
   return found
+end
+
+local function read(path)
+  local file = assert(io.open(path))
+  local text = file:read "*a"
+  file:close()
+  return text
 end
 
 -- A path is the file, or what the folder holds; anything else is how the paths of specs end.
@@ -101,7 +112,7 @@ end
 -- see all files: the others repeat values, or are Lua over ops that these call.
 local ODD_FOR_C = {}
 for name in ([[
-  autograd/autograd autograd/recompute backend/ base/ bind/abuse bind/arguments bind/bounds bind/freeing bind/runtime
+  autograd/autograd autograd/recompute backend/ base/ bind/abuse bind/arguments bind/bounds bind/runtime
   checkpoint/hostile compile_passes compile_segments data/cifar data/csv data/jsonl data/loader_workers data/web
   device/memory distributed/dist distributed/group/collectives distributed/group/plugin_group distributed/group/world
   io/ mp/ nn/cross_entropy nn/ctc nn/sequences nn/windows onnx/bounds onnx/node_rules onnx/onnx onnx/parts op/attention
@@ -115,20 +126,22 @@ local function is_odd_for_c(path)
   return ODD_FOR_C[name] or ODD_FOR_C[name:match "^.*/"]
 end
 
+-- Folders whose files compare what vectorized loops compute: these run with full optimization, too.
+local COMPUTES = {autograd = true, nn = true, op = true, tensor = true, vision = true}
+-- Returns the tags of a file's specs that --unsanitized runs; nil if it runs all.
+local function tags_of(path)
+  local folder = path:match "^spec/(%w+)/"
+  return options.unsanitized and folder and not COMPUTES[folder] and is_odd_for_c(path) and "unsanitized,lua" or nil
+end
+
 for _, name in ipairs(#files > 0 and files or {"all"}) do
   local paths = #files > 0 and files_of(name) or all
   for _, path in ipairs(paths) do
     local is_named = paths[2] == nil -- itself, and not a folder of it
     local sanitizes = is_named or not options.sanitized or os.getenv "LM_TEST_LONG" or is_odd_for_c(path)
-    if not left_out[path] and sanitizes then list[#list + 1] = path end
+    local has_specs = not tags_of(path) or read(path):find "#unsanitized" or read(path):find "#lua"
+    if not left_out[path] and sanitizes and has_specs then list[#list + 1] = path end
   end
-end
-
-local function read(path)
-  local file = assert(io.open(path))
-  local text = file:read "*a"
-  file:close()
-  return text
 end
 
 if options.times then
@@ -146,7 +159,7 @@ end
 if not os.getenv "LM_TEST_LONG" then excluded[#excluded + 1] = "long" end
 
 if #list ~= 1 or options.jobs then
-  options.busted, options.excluded = passed, excluded
+  options.busted, options.excluded, options.tags_of = passed, excluded, tags_of
   if not options.jobs then
     local cpus = tonumber(io.popen("nproc"):read "*l") or 1
     options.jobs, options.most = 2 * cpus, 6 * cpus

@@ -154,6 +154,11 @@ end]],
     local fewer = all:gsub(" %S+", "", 1)
     assert.same({all, fewer, "spec/models/b_spec.lua\n"}, {files "", files "--sanitized", files "--sanitized models/b"})
     assert.equal(all, files("--sanitized", true))
+    assert.equal("spec/models/b_spec.lua spec/op/ops_spec.lua\n", files "--unsanitized")
+    temp.write(folder .. "/spec/io/c_spec.lua", 'it("works", error) it("is slow #unsanitized", function() end)')
+    assert.equal(all, files "--unsanitized")
+    assert(os.execute(("cp spec/support/*.lua %s/spec/support"):format(folder)) == 0)
+    assert.matches("\n1 passed, 0 failed, 0 skipped\n$", files "--unsanitized")
   end)
 
   it("judge time only when asked to, and then one after the other", function()

@@ -40,7 +40,7 @@ end
 
 describe("a disk that fails", function()
   local OFF = 'lm_fault("", 0, 0)'
-  for _, case in ipairs {
+  for i, case in ipairs {
     {"no space at the first byte", 'lm_fault("write", 1, 28)', "cannot write '[^']*': No space left on device"},
     {"no space later", 'lm_fault("write", 3, 28)', "cannot write '[^']*': No space left on device"},
     {"no space after the shard", 'lm_fault("write", 6, 28)', "cannot write '[^']*': No space left on device", "0"},
@@ -56,6 +56,7 @@ describe("a disk that fails", function()
     it("loses nothing: " .. case[1], function()
       each_world(function(n, where)
         if case[4] and where ~= case[4] then return end
+        if n == 2 and not case[4] and not long and tonumber(where) ~= i % 2 then return end
         temp.remove(folder .. "/run")
         run(n, where, case[3], case[2], OFF)
       end)

@@ -35,9 +35,9 @@ local steps = {
     captured = {3, 135, 31, 11862016, 459968, 260096, 1816168, 1179404, 1},
   },
   llama_1b = {
-    ideal = 1395072,
-    eager = {272, 273, 49, 9502720, 413696, 232448, 2214920, 1471116, 1},
-    captured = {3, 277, 49, 9502720, 414720, 233472, 2216048, 1472236, 1},
+    ideal = 1378688,
+    eager = {241, 242, 49, 9502720, 413696, 232448, 2164744, 1445772, 1},
+    captured = {3, 246, 49, 9502720, 414720, 233472, 2165872, 1446892, 1},
   },
   token = {
     ideal = 111168,
@@ -92,15 +92,15 @@ describe("a training step #unsanitized", function() -- count_step preloads a lib
     end
   end
 
-  -- Products, and most launches as a share of the eager step's. GPT-2 of 12 layers has 0.38.
-  for model, limits in lists.sorted_pairs {gpt2 = {31, 0.48}, llama_1b = {49, 0.54}, resnet18 = {62, 0.81}} do
+  -- Products, and most launches with them.
+  for model, limits in lists.sorted_pairs {gpt2 = {31, 62}, llama_1b = {49, 102}, resnet18 = {62, 227}} do
     it(("of %s through lm.compile launches fewer kernels than the eager one"):format(model), function()
       local ok, text = temp.run(".", ("scripts/dev/count_step %s --small --compiled --unchecked"):format(model))
       assert.is_true(ok, text)
       assert.is_nil(text:find "runs as it is", text)
       local eager, compiled = text:match "\nproduct +(%d+) +(%d+)"
       assert.same({limits[1], limits[1]}, {tonumber(eager), tonumber(compiled)}) -- none is lost or computed twice
-      assert.is_true(tonumber((text:match "\nlaunches +([%d.]+) of the eager step's")) < limits[2], text)
+      assert.is_true(tonumber((text:match "\nall +%d+ +(%d+)")) <= limits[2], text)
     end)
   end
 

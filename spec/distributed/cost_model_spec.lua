@@ -1,4 +1,5 @@
--- The cost model: memory beside what fully_shard takes, and what each part of a step depends on.
+-- The cost model: memory beside what fully_shard takes, and what each part of a step depends on. LM_TEST_LONG=1
+-- measures twice as many layouts.
 local lm = require "luminary"
 local cost = require "luminary.distributed.cost_model"
 local plan = require "luminary.cli.plan"
@@ -19,7 +20,7 @@ local function step(fields, model) return cost.step(model or llama(), layout(fie
 local function memory(fields, model) return cost.memory(model or llama(), layout(fields)) end
 
 describe("the cost model #unsanitized #full", function()
-  for _, case in ipairs {
+  for i, case in ipairs {
     {4, "gpt2:192:4:1024:1:128"}, {2, "llama:192:4:1024:1:128:recompute"}, {4, "llama:184:3:1001:1:64:hybrid"},
     {2, "gpt2:192:4:1024:1:128:noreshard,accumulate"}, {4, "gpt2:192:4:1024:1:128:keep,accumulate"},
     {3, "gpt2:192:2:8192:1:32"},
@@ -28,7 +29,8 @@ describe("the cost model #unsanitized #full", function()
     {4, "gpt2:128:4:64:2:128:context2,tensor"}, {4, "llama:192:4:1024:1:64:context2,pipeline2,interleave2"},
     {4, "gpt2:128:6:64:1:8:bounded"}, {2, "llama:128:6:64:1:8:noprefetch,bounded"},
   } do
-    it(("knows the memory of layouts: %d ranks, %s"):format(case[1], case[2]), function()
+    local tag = i % 2 == 0 and " #long" or ""
+    it(("knows the memory of layouts: %d ranks, %s"):format(case[1], case[2]) .. tag, function()
       local got = ranks.run {n = case[1], file = "scripts/bench/plan_worker.lua", args = case[2], timeout = 60,
         env = {OMP_NUM_THREADS = 1}}
       assert(got.ok, got.text)

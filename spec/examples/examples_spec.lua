@@ -1,5 +1,6 @@
 -- Every program of examples/ learns: its --selftest says so. Those without one are libraries of the others, except
--- first_ddp.lua, which has no options, and train_gpt.lua, which has a spec of its own.
+-- first_ddp.lua, which has no options, and train_gpt.lua, which has a spec of its own. Those that take longest learn
+-- with LM_TEST_LONG=1; spec/compile_steps_spec.lua runs their steps in any case.
 local lm = require "luminary"
 local ranks = require "spec.support.ranks"
 local temp = require "spec.support.temp"
@@ -21,8 +22,12 @@ describe("examples #unsanitized #full", function()
     assert.is_true(#programs >= 9)
   end)
 
+  local takes_long = {}
+  for _, name in ipairs {"bert_classify", "dcgan", "ddpm", "detector"} do
+    takes_long["examples/" .. name .. ".lua"] = " #long"
+  end
   for _, path in ipairs(programs) do
-    it(path .. " learns", function()
+    it(path .. " learns" .. (takes_long[path] or ""), function()
       local ok, output = temp.run(folder, "timeout 120 luajit " .. path .. " --selftest")
       assert(ok, output)
     end)

@@ -231,7 +231,7 @@ describe("a fork's child", function()
       futures[1]:get(120)
       futures[2]:get(120)
       print "done"
-    ]]):format(long and 5000 or 150))
+    ]]):format(long and 5000 or 60))
     assert.equal("done\n", text)
   end)
 
@@ -374,7 +374,7 @@ describe("a process", function()
   it("holds nothing of Lua states that were closed #unsanitized", function()
     local host, why = c_host()
     if not host then return pending(why) end
-    local states = long and 1000 or 150
+    local states = long and 1000 or 100
     assert.equal("", (run("%s %s %d", host, write("closed.lua", [[
       package.path, package.cpath = %q, %q
       %s
@@ -397,12 +397,12 @@ describe("a process", function()
   end)
 
   it("holds nothing of requests that were answered #unsanitized", function()
-    local requests = long and 1000000 or 20000
+    local requests = long and 1000000 or 12000
     assert.equal("done\n", (run("luajit %s", write("requests.lua", FLAT:gsub("%%", "%%%%") .. [[
       local lm = require "luminary"
       local net, before = lm.nn.Sequential(lm.nn.Linear(16, 32), lm.nn.ReLU(), lm.nn.Linear(32, 4)), nil
       for i = 1, %d do
-        if i == 10000 then before = manners.counts() end
+        if i == 6000 then before = manners.counts() end
         local x = lm.rand(1, 16)
         local y = i %% 10 == 0 and lm.async(net, x):get(120) or lm.no_grad(function() return net(x) end)
         assert(y.shape[2] == 4)

@@ -36,8 +36,18 @@ describe("lm.chat", function()
     local answer = chat:say "Well?"
     assert.is_true(answer == "yes" or answer == "no")
     chat.tokenizer.chat_template = TEMPLATE:gsub("<|im_end|>", "<|eot_id|>") -- not in the vocabulary: a string
-    answer = chat:say("Again?", {constraint = {regex = "abc<\\|eot_id\\|>def"}})
-    assert.equal("abc", answer)
+    local pieces = {}
+    answer = chat:say("Again?", {constraint = {regex = "abc<<\\|eot_id\\|>def"}, on_text = function(piece)
+      pieces[#pieces + 1] = piece
+    end})
+    assert.equal("abc<", answer)
+    assert.equal("abc<", table.concat(pieces))
+    answer = chat:say("And?", {constraint = {regex = "abc"}, stop_strings = "cd", on_text = function(piece)
+      pieces[#pieces + 1] = piece
+    end})
+    assert.equal("abc<" .. answer, table.concat(pieces))
+    local _ = chat:say("Stop?", {constraint = {regex = "(ab)+"}, on_text = function() return false end})
+    assert.is_true(#chat.messages[#chat.messages].content < 4)
     chat.tokenizer.chat_template = TEMPLATE
   end)
 
@@ -104,6 +114,7 @@ describe("lm.chat", function()
       pieces = {}
     end
     assert.equal(2, #messages)
+    assert.equal(want, (lm.async(lm.chat.answer, path, {messages[2]}, {max_new_tokens = 6, system = "S"}):get()))
     local ids = tokenizer("Once up").input_ids
     local all = chat.net:generate(ids, {max_new_tokens = 6})[1]:tolist()
     local text = tokenizer:decode(lm.tensor(all, {dtype = "int64"}):narrow(1, ids.shape[2] + 1, 6))

@@ -1,11 +1,11 @@
--- lm.models: torchvision's parameters by number and name, and its logits of one image; those of networks of LARGE
--- parameters or more with LM_TEST_LONG=1.
+-- lm.models: torchvision's parameters by number and name, and its logits of one image; those of all networks, not of
+-- one or two of each family, with LM_TEST_LONG=1.
 local lm = require "luminary"
 local golden = require "spec.golden.models"
 local meta = require "luminary.nn.meta"
 local models = lm.models
 
-local LARGE, long = 4e7, os.getenv "LM_TEST_LONG" ~= nil
+local long = os.getenv "LM_TEST_LONG" ~= nil
 
 -- Computes the formula of scripts/dev/golden/gen_models.py: sin(0.7 n + phase), by rows and columns, since a sine takes
 -- long: sin(a + b) = sin a cos b + cos a sin b.
@@ -66,7 +66,7 @@ describe("models.", function()
     local quick = name == "resnet18"
     local tags = quick and "" or small[name] and " #unsanitized" or " #full #unsanitized"
     it(name .. " is torchvision's" .. tags, function()
-      local runs = #first > 0 and (long or parameters < LARGE)
+      local runs = #first > 0 and (long or small[name])
       local net = runs and models[name]() or meta.of(models[name])
       assert.equal(parameters, parameters_of(net))
       assert.equal(names, hash_of(table.concat(sorted_names(net:state_dict()), " ")))

@@ -32,6 +32,7 @@ end
 local gemma = {head_dim = 16, query_pre_attn_scalar = 16, sliding_window = 8}
 local experts = {num_experts = 3, num_experts_per_tok = 2, num_key_value_heads = 4, moe_intermediate_size = 32,
   head_dim = 16, norm_topk_prob = true}
+local tied = {vocab_size = 40, n_positions = 64, n_embd = 64, n_layer = 2, n_head = 4}
 local longrope = {rope_type = "longrope", short_factor = copies(8, function(i) return 1 + i / 8 end),
   long_factor = copies(8, function(i) return 2 + i end), original_max_position_embeddings = 32}
 local nets = {
@@ -84,7 +85,7 @@ describe("lm.save as GGUF", function()
       return core.memory_allocated "cpu"
     end
     for _, dtype in ipairs {"bfloat16", "float16"} do
-      for _, row in ipairs {{"llama"}, {"gemma2", gemma}, nets[12]} do
+      for _, row in ipairs {{"llama"}, {"gemma2", gemma}, nets[12], {"gpt2", tied}} do
         lm.save(path, made(row[1], row[2]), {kind = dtype})
         local load, begin = row[1] == "gpt2" and models.gpt2 or models.llama, allocated()
         local mapped = load {weights = path, dtype = "auto"}

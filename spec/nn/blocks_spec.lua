@@ -76,19 +76,20 @@ describe("blocks of several matrices", function()
       num_hidden_layers = 1, hidden_size = 32, intermediate_size = 64, num_attention_heads = 2, vocab_size = 20,
       num_experts = 3, num_experts_per_tok = 2,
     }
-    local experts, floats = net.model.layers[1].mlp.experts, {}
-    for i = 1, 3 do floats[i] = experts[i].up_proj.weight:detach() end
-    local name, all = "model.layers.0.mlp.experts.%sup_proj.weight", lm.quantize_blocks(lm.stack(floats), "q8_0")
-    local weights = {[name:format ""] = {kind = "q8_0", blocks = all}}
-    assert.equal(all:numel(), require("luminary.nn.block_weights").put(net, weights))
-    assert.is_nil(weights[name:format ""])
+    local path, floats = os.tmpname() .. ".gguf", {}
+    for i = 1, 3 do floats[i] = net.model.layers[1].mlp.experts[i].up_proj.weight:detach() end
+    lm.save(path, net, {kind = "q8_0", tokenizer = false})
+    local file = lm.load(path, {keep_blocks = true})
+    local all = file.tensors["blk.0.ffn_up_exps.weight"].blocks
+    local read = lm.models.olmoe {weights = file, assign = true}
     for i = 1, 3 do
-      local layer = net.model.layers[1].mlp.experts[i].up_proj
+      local layer = read.model.layers[1].mlp.experts[i].up_proj
       assert.equal("BlockLinear", layer.__name)
-      assert.equal(all[i]:data_ptr(), weights[name:format(i - 1 .. ".")]:data_ptr())
+      assert.equal(all[i]:data_ptr(), layer.weight:data_ptr())
       local x = lm.randn(4, 32)
       assert.is_true((layer(x) - x:matmul(floats[i]:t())):abs():max():item() < 0.02)
     end
+    os.remove(path)
   end)
 end)
 

@@ -47,7 +47,7 @@ end
 
 -- Fails unless no conversation has a page, of an engine without workers.
 local function assert_free(engine)
-  local pages, n = engine.executor.scheduler.pages, 0
+  local pages, n = engine.executor.conversations.scheduler.pages, 0
   for _, users in pairs(pages.users) do assert.equal(0, users) end
   for _, page in ipairs(pages.unused) do n = n + (page and 1 or 0) end
   assert.equal(engine.room / pages.size, n + #pages.free)
@@ -101,7 +101,7 @@ describe("serve.Engine", function()
         end
         assert_free(engine)
         bytes[kind] = 0
-        for _, each in ipairs(engine.executor.scheduler.cache) do
+        for _, each in ipairs(engine.executor.conversations.scheduler.cache) do
           for _, t in ipairs {each.keys, each.values} do bytes[kind] = bytes[kind] + t:numel() * t:element_size() end
         end
       end
@@ -143,6 +143,8 @@ describe("serve.Engine", function()
       counter.count = computed
     end
     assert.equal(5 * (32 - 28), counter.count) -- 7 full pages are known
+    for _ = 1, 100 do engine:submit(begin, {max_new_tokens = 1}):get() end
+    assert.is_true(#engine.executor.conversations.scheduler.pages.unused <= 200) -- twice the number of pages
     for _ = 1, 4 do engine:submit(random_ids(120), {max_new_tokens = 1}) end
     engine:close() -- which takes the memory of those
     engine.is_closed = false
@@ -151,6 +153,20 @@ describe("serve.Engine", function()
     local all = engine:submit(begin, {max_new_tokens = 1}):get()
     assert.equal(30, counter.count)
     assert.same(alone(net, begin, {max_new_tokens = 1}), all)
+  end)
+
+  it("ends all conversations with the error of a step, and begins others after it", function()
+    local net = model("llama", "float16")
+    local engine, fails = lm.serve.Engine(net, {page_size = 4, num_workers = 0}), false
+    net:register_forward_pre_hook(function() if fails then error "out of memory" end end)
+    local futures = {engine:submit({1, 2, 3}, {max_new_tokens = 9}), engine:submit({4, 5}, {max_new_tokens = 9})}
+    lm.poll()
+    fails = true
+    lm.poll()
+    for i = 1, 2 do assert.matches("out of memory", futures[i]:exception()) end
+    assert_free(engine)
+    fails = false
+    assert.equal(12, #engine:submit({1, 2, 3}, {max_new_tokens = 9}):get())
   end)
 
   it("computes at most `chunk` tokens of prompts in a step, and a token of each other conversation", function()

@@ -24,9 +24,9 @@ end
 
 local function decode(text) return core.json_decode(text, false) end
 
--- Waits until f returns true, 20 s at most, under sanitizers 100 s.
+-- Waits until f returns true, 60 s at most, under sanitizers 100 s.
 local function wait_for(f)
-  local deadline = lm.time() + (os.getenv "LM_SPEC_SANITIZED" == "1" and 100 or 20)
+  local deadline = lm.time() + (os.getenv "LM_SPEC_SANITIZED" == "1" and 100 or 60)
   while not f() do
     assert(lm.time() < deadline, "timeout")
     lm.poll(0.005)

@@ -107,6 +107,8 @@ return function(files, options)
     }
     local arguments = { "timeout", "-k", "10", tostring(LIMIT), "luajit", "spec/run.lua", file }
     for _, option in ipairs(options.busted) do arguments[#arguments + 1] = option end
+    local tags = options.tags_of(file)
+    if tags then arguments[#arguments + 1] = "--tags=" .. tags end
     if excluded ~= "" then arguments[#arguments + 1] = "--exclude-tags=" .. excluded end
     job.file = parts > 1 and ("%s %d/%d"):format(file, part + 1, parts) or file
     job.pid = start(arguments, {LM_SPEC_REPORT = job.report, LM_SPEC_PART = part .. "/" .. parts}, job.out)

@@ -101,26 +101,26 @@ describe("Jinja of chat templates", function()
     check_cases [==[
 {{ [1, 'a\'', none, true, 2.0, 1e16, 1/3, -0.0, 1e-5, (1,), {'k': 'é\u2028'}] }}
 [1, "a'", None, True, 2.0, 1e+16, 0.3333333333333333, -0.0, 1e-05, (1,), {'k': 'é\u2028'}]
-{{ 7 // 2 }} {{ -7 // 2 }} {{ -7 % 3 }} {{ 7 / 2 }} {{ 6 / 2 }} {{ 2 ** 10 }} {{ 2 ** -1 }} {{ -2 ** 2 }}
-3 -4 2 3.5 3.0 1024 0.5 4
+{{ 7 // 2 }} {{ -7 // 2 }} {{ -7 % 3 }} {{ 7 / 2 }} {{ 6 / 2 }} {{ 2 * 'ab' }} {{ [1] + [2] }} {{ 2.50 }} {{ 1e2 }}
+3 -4 2 3.5 3.0 abab [1, 2] 2.5 100.0
 {{ '日本語é'[::-1] }} {{ 'héllo'[1:-1] }} {{ 'hé' | length }} {{ [1, 2, 3][-2:] }} {{ (1, 2, 3)[::2] }}
 é語本日 éll 2 [2, 3] (1, 3)
-{{ ' a  b c '.split() }} {{ 'a,b,c'.rsplit(',', 1) }} {{ ' a b  c '.split(none, 1) }} {{ 'ab'.replace('', '-') }}
-['a', 'b', 'c'] ['a,b', 'c'] ['a', 'b  c '] -a-b-
-{{ '\u00a0x\u3000' | trim }}|{{ 'xxaxx'.strip('x') }}|{{ 'a\nb\r\nc\u2028d'.splitlines() }}
-x|a|['a', 'b', 'c', 'd']
+{{ ' a  b c '.split() }} {{ 'a,b,c'.split(',', 1) }} {{ ' a b  c '.split(none, 1) }} {{ 'abab'.replace('b', '-', 1) }}
+['a', 'b', 'c'] ['a', 'b,c'] ['a', 'b  c '] a-ab
+{{ '\u00a0x\u3000' | trim }}|{{ 'xxaxx'.strip('x') }}
+x|a
 {{ 'ÀÉÎ ПРИВЕТ'.lower() }} {{ 'straße' | upper }} {{ "they're".title() }} {{ "they're" | title }}
 àéî привет STRASSE They'Re They're
 {{ {'b': [1, {}], 'a': '<é>"'} | tojson }} {{ {'b': [], 'a': 1} | tojson(indent=1, sort_keys=true) }}
 {"b": [1, {}], "a": "<é>\""} {\n "a": 1,\n "b": []\n}
-{{ '%s|%05.1f|%-4d|%r' % ('é', 2.75, 7, 'x') }} {{ '{} {x}'.format(1, x=2) }} {{ 'é😀' | tojson(true) }}
-é|002.8|7   |'x' 1 2 "\u00e9\ud83d\ude00"
+{{ '%s|%d|%s' % ('é', -2.75, [1]) }} {{ '%d%%' % 99 }} {{ 'é😀\u0001' | tojson(false) }}
+é|-2|[1] 99% "é😀\u0001"
 {{ 1 < 2 <= 2 }} {{ true == 1 }} {{ [1] == [1.0] }} {{ 'b' in 'abc' }} {{ 2 not in (1,) }} {{ 'a' if 0 }}|
 True True True True True |
-{{ ['b', 'A'] | sort | join }} {{ [1, 2, 1] | unique | list }} {{ {'b': 1, 'a': 2} | dictsort }} {{ [1.5, 2] | sum }}
-Ab [1, 2] [('a', 2), ('b', 1)] 3.5
-{{ '42' | int }} {{ 'x' | int(7) }} {{ '3.9' | int }} {{ '1' | float }} {{ 2.5 | round }} {{ -3 | abs }}
-42 7 3 1.0 2.0 3
+{{ ['b', 'A'] | sort | join }} {{ [1, 2, 1] | unique | list }} {{ {'b': 1, 'a': 2} | dictsort }}
+Ab [1, 2] [('a', 2), ('b', 1)]
+{{ '42' | int }} {{ 'x' | int(7) }} {{ '3.9' | int }}
+42 7 3
 ]==]
   end)
 
@@ -134,18 +134,18 @@ Ab [1, 2] [('a', 2), ('b', 1)] 3.5
 02
 {% for x in [1, 2, 3] if x is odd %}{{ loop.index }}{{ x }}{{ loop.nextitem }}{% endfor %}
 11323
-{% for x in [[1, [[2, []]]]] recursive %}{{ x[0] }}{{ loop.depth }}({{ loop(x[1]) }}){% else %}-{% endfor %}
-11(22(-))
-{% macro m(a, b='x') %}{{ a }}{{ b }}{{ kwargs }}{{ varargs }}{% endmacro %}{{ m(1) }}{{ m(1, 2, 3, c=4) }}
-1x{}()12{'c': 4}(3,)
+{% for x in [] %}{{ x }}{% else %}-{% endfor %}
+-
+{% macro m(a, b='x') %}{{ a }}{{ b }}{% endmacro %}{{ m(1) }}{{ m(1, 2) }}{{ m(b=3, a=4) }}{{ m(*[5, 6]) }}
+1x124356
 {% macro w() %}<{{ caller('i') }}>{% endmacro %}{% call(x) w() %}b{{ x }}{% endcall %}
 <bi>
-{% set t | upper %}a{{ 1 }}{% endset %}{{ t }}{% filter trim %} b {% endfilter %}{% with q = 2 %}{{ q }}{% endwith %}
-A1b2
+{% set t %}a{{ 1 }}{% endset %}{{ t | upper }}
+A1
   {% if true %}  \n  x\n  {%- endif +%}\n{#- c #}\n y {%+ if true %} z{% endif %}\n
   \n  x y  z
-{% raw %}{{ x }}{% endraw %}{{ '{{' }}{{ {'a': {'b': 1}}['a'].b }}
-{{ x }}{{1
+{% raw %}{{ x }}{% endraw %}{{ '{{' }}{{ {'a': {'b': 1}}['a'].b }}{{ [[0, 2]].0[1] }}
+{{ x }}{{12
 {% generation %}a{% set g = 1 %}{% endgeneration %}{{ g is defined }}{{ tools is none }}{{ bos_token }}
 aFalseTrue<s>
 ]==]
@@ -157,9 +157,18 @@ aFalseTrue<s>
       ["{{ ''.__class__.__mro__ }}"] = "no attribute '__class__'", ["{{ x.y }}"] = "line 1: 'x' is undefined",
       ["\n{{ raise_exception('no\n\0') }}"] = "line 2: no", ["{% include 'x' %}"] = "{% include %} is not supported",
       ["{{ os }}{{ print(1) }}"] = "'print' is undefined", ["{{ 1 | nosuch }}"] = "no filter named 'nosuch'",
-      ["{{ 1 + 'a' }}"] = "'int' and 'str'", ["{{ 1 // 0 }}"] = "division by zero", ["{{ 2 ** 99 }}"] = "2^53",
+      ["{{ 1 + 'a' }}"] = "'int' and 'str'", ["{{ 1 // 0 }}"] = "division by zero",
+      ["{{ 2 * 9007199254740992 }}"] = "2^53",
       ["{% for x in y"] = "a tag does not end", ["{% if 1 %}"] = "{% elif or else or endif %}",
       ["{{ 'a }}"] = "unterminated string", ["{% endif %}"] = "{% endif %}", ["{{ ${} }}"] = "unexpected character '$'",
+      ["{% macro m(a) %}{% endmacro %}{{ m(1, 2) }}"] = "takes not more than 1 argument",
+      ["{% macro m(a) %}{% endmacro %}{{ m(1, b=2) }}"] = "takes no keyword argument 'b'",
+      ["{{ '%d %d' % 1 }}"] = "not enough arguments", ["{{ 'é' | tojson(true) }}"] = "ensure_ascii = true",
+      ["{{ 1 is eq 1 }}"] = "expected end",
+      ["{{ '%5d' % 1 }}"] = "unsupported format '%5'",
+      ["{{ '%d' % 'a' }}"] = "a number is required, not str",
+      ["{{ 'a'.replace('', 'b') }}"] = "must not be empty", ["{{ [1] < [2] }}"] = "'<' not supported",
+      ["{{ ''.splitlines() }}"] = "no attribute 'splitlines'", ["{% with %}"] = "{% with %} is not supported",
       ["{% break %}"] = "requires a loop", ["{{ [1, }}"] = "unexpected '}'",
     } do refuses(pattern, template) end
   end)
@@ -173,12 +182,11 @@ aFalseTrue<s>
       ["{% for a in range(99999) %}{% for b in range(999) %}{% endfor %}{% endfor %}"] = "more than %d+",
       ["{% macro f(n) %}{% for a in 'abcdef' %}{{ f(n + 1) if n < 50 }}{% endfor %}{% endmacro %}{{ f(0) }}"] = "more",
       ["{{ range(100001) }}"] = "range() of more than 100000", ["{{ 'a' * 999999999999 }}"] = "more than %d+ bytes",
-      ["{{ '%999999d' % 1 }}"] = "at most 99", ["{{ [0] * 10 ** 9 }}"] = "more than %d+ bytes",
       ["{% set n = namespace(x='ab') %}{% for i in range(99) %}{% set n.x = n.x + n.x %}{% endfor %}"] = "bytes",
       [nested] = "nested more than 100", [doubled .. "{{ n.x }}"] = "more than %d+",
       [doubled .. "{% set o = n.x %}" .. doubled .. "{{ n.x == o }}"] = "more than %d+ steps",
       ["{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}"] = "nested more than 60",
-      ["{{ 'a'.replace('', '" .. ("a"):rep(2000) .. "') * 9999 }}"] = "bytes",
+      ["{{ ('a' * 9999).replace('a', '" .. ("a"):rep(2000) .. "') * 9999 }}"] = "bytes",
       ["{{ " .. ("("):rep(5000) .. (")"):rep(5000) .. " }}"] = "nested more than 100",
       ["{{ 1" .. ("+1"):rep(5000) .. " }}"] = "operators in a row", ["{{ x" .. ("[0]"):rep(600) .. " }}"] = "in a row",
       ["{{ " .. ("not "):rep(5000) .. "1 }}"] = "nested more", [("{% if 1 %}"):rep(5000)] = "nested more",

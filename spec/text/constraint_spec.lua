@@ -2,6 +2,7 @@
 local constraint = require "luminary.text.constraint"
 local core = require "luminary.core"
 local json_encode = require "luminary.base.json_encode"
+local lists = require "luminary.base.lists"
 local lm = require "luminary"
 local matcher = require "luminary.text.constraint.matcher"
 local temp = require "spec.support.temp"
@@ -136,7 +137,8 @@ term  ::= [0-9]+ | "(" sum ")" |
     math.randomseed(3)
     local random, texts = math.random, {}
     for byte = 0, 255 do texts[byte + 1] = string.char(byte) end
-    for _, text in ipairs {'{"', '":', '", "', "},", "true", " 1", "é", '\\"', "abc", "]", "}}", '"a"', "null"} do
+    for _, text in ipairs {'{"', '":', '", "', "},", "true", " 1", "é", '\\"', "abc", "]", "}}", '"a"', "null",
+      "abc", "a", "abc", '"a"'} do
       texts[#texts + 1] = text
     end
     local tree = matcher.tree(texts, #texts)
@@ -175,6 +177,10 @@ term  ::= [0-9]+ | "(" sum ")" |
       for step = 1, 4000 do
         local mask = m:mask(tree, state, #texts + 1, {[#texts + 1] = true})
         local allowed = mask:logical_not():nonzero():view(-1):totable()
+        local may_follow = lists.set(allowed)
+        for token = 1, step % 9 == 1 and #texts or 0 do
+          assert.equal(m:after(state, texts[token]) ~= false, may_follow[token] == true)
+        end
         assert.is_true(#allowed > 0)
         local token = allowed[random(#allowed)]
         for _ = 1, step > 40 and 60 or 0 do -- after a while prefers what ends the text

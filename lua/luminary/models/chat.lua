@@ -4,6 +4,7 @@
 ---   chat:say("Tell me more.", {on_text = io.write}) -- as it is generated
 local core = require "luminary.core"
 local class = require "luminary.base.class"
+local cut_at = require "luminary.text.cut_at"
 local generate = require "luminary.models.generate"
 local generation_options = require "luminary.models.generation_options"
 local lists = require "luminary.base.lists"
@@ -164,8 +165,11 @@ local function answer(self, o, before)
   strings = lists.append(strings, type(settings.stop_strings) == "table" and settings.stop_strings
     or {settings.stop_strings})
   settings.stop_strings = strings[1] and strings or nil
+  local shown = settings.on_text and strings[1] and cut_at(strings, {}, settings.on_text)
+  settings.on_text = shown or settings.on_text
   settings.past_key_values = settings.past_key_values or self.past
   local out = generate(self.net, ids:to(self.net:parameters()[1].device), settings)
+  if shown then shown(nil) end
   local list = lists.slice(out[1]:totable(), ids.shape[2] + 1)
   local is_end = lists.set(ends)
   if is_end[list[#list]] then list[#list] = nil end
@@ -194,6 +198,9 @@ function Chat.answer(path, messages, o)
   local chat, is_text = latest.chat, type(messages) == "string"
   chat.tools, chat.template = of_model.tools, of_model.template or {}
   chat.messages = is_text and {} or lists.copy(options.arg("chat.answer", "messages", messages, "table"))
+  if of_model.system and not is_text and (chat.messages[1] or {}).role ~= "system" then
+    table.insert(chat.messages, 1, {role = "system", content = of_model.system})
+  end
   return answer(chat, settings, is_text and messages or nil)
 end
 

@@ -152,7 +152,8 @@ function gguf.is(weights)
   return type(weights) == "string" and load_module("luminary.file_formats.gguf").is(weights)
 end
 
--- Returns the weights under Hugging Face's names and in its layout, by the architecture `of`; other names stay.
+-- Returns the weights under Hugging Face's names and in its layout, by the architecture `of`; other names stay. Weights
+-- of all experts are divided.
 local function renamed(tensors, of, config)
   local out = {}
   for name, t in pairs(tensors) do
@@ -160,7 +161,15 @@ local function renamed(tensors, of, config)
     if not layer then kind, what = name:match "^([%w_]+)%.(%w+)$" end
     local own, change = of.names[kind], of.changes[kind]
     if own then name = (layer and of.layers .. layer .. "." or "") .. own .. "." .. what end
-    out[name] = change and change(t, config) or t
+    local list, last = name:match "^(.*%.experts)(%..*)$"
+    local all = list and (core.is_tensor(t) and t or t.blocks)
+    if list and all.ndim == 3 then
+      for i, each in ipairs(all:unbind(1)) do
+        out[("%s.%d%s"):format(list, i - 1, last)] = all == t and each or {kind = t.kind, blocks = each}
+      end
+    else
+      out[name] = change and change(t, config) or t
+    end
   end
   return out
 end

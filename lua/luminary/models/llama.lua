@@ -250,21 +250,13 @@ function Layer:forward(x, place, seen, cache)
   return x + self.post_feedforward_layernorm(self.mlp(self.pre_feedforward_layernorm(x)))
 end
 
--- Removes tensors that are not parameters or belong to images, and a tied output weight; divides weights that all
--- experts share, as in GGUF files.
+-- Removes tensors that are not parameters or belong to images, and a tied output weight.
 local function rename(net, dict)
   common.rename(dict, {
     {"rotary_emb%.inv_freq$", false}, {"^language_model%.", ""}, {"^vision_tower%.", false},
     {"^multi_modal_projector%.", false},
   })
   if not net.lm_head then dict["lm_head.weight"] = nil end
-  for _, name in ipairs(options.sorted_keys(dict)) do
-    local before, last = name:match "^(.*%.experts)(%.%a+_proj%.weight)$"
-    if before and core.is_tensor(dict[name]) and dict[name].ndim == 3 then
-      for i, weight in ipairs(dict[name]:unbind(1)) do dict[before .. "." .. i - 1 .. last] = weight end
-      dict[name] = nil
-    end
-  end
 end
 
 --- The class of lm.models.llama.

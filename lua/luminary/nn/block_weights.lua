@@ -15,26 +15,16 @@ end
 function block_weights.divides(n, kind) return n % block_kinds[kind].elements == 0 end
 
 --- Replaces the layers of a net whose weights `weights` has as blocks, {kind, blocks, transposed}, by name: the values
---- become the layers' own tensors, whose bytes are returned. Blocks of several matrices are those of a list of modules.
---- Weights of other modules or shapes are expanded.
+--- become the layers' own tensors, whose bytes are returned. Weights of other modules or shapes are expanded.
 function block_weights.put(net, weights)
   local bytes = 0
-  for _, name in ipairs(options.sorted_keys(weights)) do
-    local value, list, last = weights[name], name:match "^(.*)(%.[^.]+%.weight)$"
-    if list and options.is_plain(value) and value.blocks and value.blocks.ndim == 3 then
-      weights[name] = nil
-      for i, each in ipairs(value.blocks:unbind(1)) do
-        weights[list .. "." .. i - 1 .. last] = {kind = value.kind, blocks = each}
-      end
-    end
-  end
   for name, value in pairs(weights) do
     if options.is_plain(value) and value.blocks then
       local kind = block_kinds[value.kind]
       local rows, columns = value.blocks:size(1), value.blocks:size(2) / kind.bytes * kind.elements
       local path = name:match "^(.*)%.weight$"
       local ok, module = pcall(net.get_submodule, net, path or "")
-      local shape = ok and module.to_blocks and module.weight.shape or {}
+      local shape = ok and module.to_blocks and value.blocks.ndim == 2 and module.weight.shape or {}
       local first, second = rows, columns
       if value.transposed then first, second = columns, rows end
       if shape[1] == first and shape[2] == second then

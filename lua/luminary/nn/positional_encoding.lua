@@ -217,26 +217,28 @@ local function rows_of(self, x, first, input_pos)
   return rows_at_positions(tables.cosines), rows_at_positions(tables.sines)
 end
 
---- Returns the cosines and sines for the positions of x, which rotate takes; layers of a net share them.
+--- Returns the cosines and sines for the positions of x, which rotate takes; layers of a net share them. The sines of
+--- first elements of pairs are negative.
 function RotaryPositionalEmbeddings:rows(x, first, input_pos)
   local who = "RotaryPositionalEmbeddings"
   shapes.check(who, "x", x, {"N", "H", "L", self.dim})
   if not input_pos and first - 1 + x.shape[3] > self.max_seq_len and not by_length_of(self) then
     fail("%s: positions %d to %d must be at most max_seq_len, %d", who, first, first - 1 + x.shape[3], self.max_seq_len)
   end
-  return rows_of(self, x, first, input_pos)
+  local cos, sin = rows_of(self, x, first, input_pos)
+  if not self.interleaved then return ops.cat({cos, cos}, -1), ops.cat({-sin, sin}, -1) end
+  return ops.stack({cos, cos}, -1):flatten(-2), ops.stack({-sin, sin}, -1):flatten(-2)
 end
 
---- Returns x, rotated by rows.
+--- Returns x, rotated by rows: (a, b) becomes (a * cos - b * sin, b * cos + a * sin).
 function RotaryPositionalEmbeddings:rotate(x, cos, sin)
-  if not self.interleaved then
-    local n = self.dim / 2
-    local a, b = x:narrow(-1, 1, n), x:narrow(-1, n + 1, n)
-    return ops.cat({a * cos - b * sin, b * cos + a * sin}, -1)
+  local others -- the other element of each pair
+  if self.interleaved then
+    others = x:unflatten(-1, {-1, 2}):roll(1, -1):flatten(-2)
+  else
+    others = x:roll(self.dim / 2, -1)
   end
-  local pairs_of = x:unflatten(-1, {-1, 2})
-  local a, b = pairs_of:select(-1, 1), pairs_of:select(-1, 2)
-  return ops.stack({a * cos - b * sin, b * cos + a * sin}, -1):flatten(-2)
+  return x * cos + others * sin
 end
 
 RotaryPositionalEmbeddings.forward = signature.of([[RotaryPositionalEmbeddings(x: tensor, first: count = 1,

@@ -42,21 +42,22 @@ end
 -- latest tokenizer, for the calls that follow with it: a large one takes long to send, and its tree to make.
 local actions = {}
 
-local function add(scheduler, call, ids, o, max_new_tokens)
+-- Returns the conversation of a call with ids and options, checked, which the scheduler does not have yet.
+local function conversation_of(scheduler, call, ids, o, max_new_tokens)
   o.tokenizer = call.has_tokenizer and scheduler.tokenizer or nil
   local read = generation_options.read(call.who, scheduler.net, o)
   check_own(call.who, read)
   check_length(call.who, #ids, max_new_tokens, call.capacity)
   read.max_new_tokens = max_new_tokens
   if call.seed then read.generator = generator.Generator():manual_seed(call.seed) end
-  local r = scheduler:add(ids, read)
+  local r = Scheduler.conversation(ids, read)
   r.options, o.tokenizer = o, nil
   return r
 end
 
 -- Adds {ids = int64 [L], o = options, max_new_tokens}.
 function actions.submit(scheduler, call)
-  return add(scheduler, call, call.ids:tolist(), call.o, call.max_new_tokens)
+  return scheduler:add(conversation_of(scheduler, call, call.ids:tolist(), call.o, call.max_new_tokens))
 end
 
 -- Adds the conversation of a file, with other options `o`, and with ids as a new prompt behind it.
@@ -69,18 +70,12 @@ function actions.restore(scheduler, call)
     fail("%s: '%s': the conversation has all of its tokens; pass max_new_tokens or append", call.who, call.path)
   end
   local count = ids and 0 or saved.count
-  local r = add(scheduler, call, lists.append(saved.ids, ids or {}), o, left)
+  local r = conversation_of(scheduler, call, lists.append(saved.ids, ids or {}), o, left)
   r.count, r.saved, r.o.max_new_tokens = count, saved, count + left
   r.owner = ("%.9f/"):format(core.time()) -- others do not share the keys and values of a file, which may be forged
-  local ok, problem = pcall(function()
-    for i = #r.ids - count + 1, r.constraint and #r.ids or 0 do r.constraint:advance(1, r.ids[i]) end
-    if saved.random and not call.seed then r.o.generator = generator.Generator():set_state(saved.random) end
-  end)
-  if not ok then
-    scheduler:remove(r)
-    error(problem, 0)
-  end
-  return r
+  for i = #r.ids - count + 1, r.constraint and #r.ids or 0 do r.constraint:advance(1, r.ids[i]) end
+  if saved.random and not call.seed then r.o.generator = generator.Generator():set_state(saved.random) end
+  return scheduler:add(r)
 end
 
 -- Saves a conversation, r; without it, one that has ended, {ids, count, …} of outcome_of.
@@ -101,57 +96,76 @@ local function outcome_of(r)
   }
 end
 
+-- ---- conversations of a thread
+
+-- The conversations of a scheduler, each with its task, which has its number: a call of a worker, or a future.
+local Conversations = class.root "Conversations"
+
+-- step(scheduler): computes a step. answer(task, outcome), answer_part(task, token): get the results of a task.
+function Conversations:init(setup, step, answer, answer_part)
+  self.scheduler = Scheduler(setup.net, setup.settings)
+  self.step_of, self.answer, self.answer_part = step, answer, answer_part
+  self.task_of, self.open = {}, 0
+  self.ended = {} -- the latest, {number, session}, whose ends the caller may not have read yet
+end
+
+-- Runs the action of a call for a task.
+function Conversations:begin(call, task)
+  self.scheduler.tokenizer = call.tokenizer or self.scheduler.tokenizer
+  local function is_its(each) return each.number == call.number end
+  local conversation = (lists.find(self.ended, is_its) or {}).session
+  for r, of in pairs(self.task_of) do conversation = is_its(of) and r or conversation end
+  local outcome = failure.outcome(actions[call.action], self.scheduler, call, conversation)
+  local r = outcome.values and outcome.values[1]
+  if not r then return self.answer(task, outcome) end
+  self.task_of[r], r.streams, self.open = task, call.streams, self.open + 1
+end
+
+local function finish(self, r, outcome)
+  local task = self.task_of[r]
+  self.task_of[r], self.open = nil, self.open - 1
+  self.ended[#self.ended + 1] = {number = task.number, session = outcome.session}
+  if #self.ended > Executor.MOST_CALLS then table.remove(self.ended, 1) end
+  self.answer(task, outcome)
+end
+
+-- Computes a step of all conversations, and passes on its tokens and the conversations that end. An error ends all.
+function Conversations:step()
+  local outcome = failure.outcome(self.step_of, self.scheduler)
+  if outcome.problem then
+    for _, r in ipairs(self.scheduler:clear()) do finish(self, r, {problem = outcome.problem}) end
+    return
+  end
+  for _, r in ipairs(outcome.values[1]) do
+    for i = #r.ids - (r.streams and r.fresh or 0) + 1, #r.ids do self.answer_part(self.task_of[r], r.ids[i]) end
+    if r.done then finish(self, r, outcome_of(r)) end
+  end
+end
+
 -- ---- in the worker
 
 local function serve(index, setup)
-  local scheduler, task_of, open = Scheduler(setup.net:eval(), setup.settings), {}, 0
-  if scheduler.draft_cache then setup.settings.draft:eval() end
-  local begun = setup.begun[index + 1]
-  local ended = {} -- the latest, whose ends the caller may not have read yet
-  local function finish(r, outcome)
-    Executor.answer(task_of[r], outcome)
-    ended[#ended + 1] = {number = task_of[r].number, session = outcome.session}
-    if #ended > Executor.MOST_CALLS then table.remove(ended, 1) end
-    task_of[r], open = nil, open - 1
-  end
-  local function find(number)
-    for r, task in pairs(task_of) do
-      if task.number == number then return r end
-    end
-    for _, each in ipairs(ended) do
-      if each.number == number then return each.session end
-    end
-  end
+  local begun, draft = setup.begun[index + 1], setup.settings.draft
+  setup.net:eval()
+  if Module.is_module(draft) then draft:eval() end
+  local conversations = Conversations(setup, function(scheduler) return core.no_grad(scheduler.step, scheduler) end,
+    Executor.answer, Executor.answer_part)
   while true do
-    local task = Executor.next_task(open > 0 and 0 or nil)
+    local task = Executor.next_task(conversations.open > 0 and 0 or nil)
     if task == nil then return end
-    if task and task.problem then
-      scheduler.tokenizer = nil
-    elseif task then
-      scheduler.tokenizer = task.args[1].tokenizer or scheduler.tokenizer
-    end
-    local runs = task and Executor.begin(task, begun)
     if task then
-      local call = not task.problem and task.args[1]
-      local outcome = task.problem and task or failure.outcome(actions[call.action], scheduler, call, find(call.number))
-      if outcome.values and outcome.values[1] then
-        local r = outcome.values[1]
-        task_of[r], r.is_canceled, open = task, not runs, open + 1
+      task.is_canceled = not Executor.begin(task, begun)
+      if task.problem then
+        conversations.scheduler.tokenizer = nil
+        Executor.answer(task, {problem = task.problem})
       else
-        Executor.answer(task, {problem = outcome.problem, values = outcome.values})
+        conversations:begin(task.args[1], task)
       end
-    elseif open > 0 then
-      for r, of in pairs(task_of) do r.is_canceled = r.is_canceled or Executor.is_canceled(of) end
-      local outcome = failure.outcome(core.no_grad, scheduler.step, scheduler)
-      if outcome.problem then
-        for _, r in ipairs(scheduler:clear()) do finish(r, {problem = outcome.problem}) end
+    elseif conversations.open > 0 then
+      for r, of in pairs(conversations.task_of) do
+        r.is_canceled = r.is_canceled or of.is_canceled or Executor.is_canceled(of)
       end
-      for _, r in ipairs(outcome.values and outcome.values[1] or {}) do
-        for i = #r.ids - (task_of[r].args[1].streams and r.fresh or 0) + 1, #r.ids do
-          Executor.answer_part(task_of[r], r.ids[i])
-        end
-        if r.done then finish(r, outcome_of(r)) end
-      end
+      conversations:step()
     end
   end
 end
@@ -168,21 +182,23 @@ end
 --- Computes a step when a result is needed, or lm.poll() runs.
 local Inline = class.define("InlineEngine", Executor)
 
+-- Computes a step, of nets in evaluation mode.
+local function step(scheduler)
+  if not scheduler.draft_cache then return in_mode(scheduler.net, false, scheduler.step, scheduler) end
+  return in_mode(scheduler.settings.draft, false, in_mode, scheduler.net, false, scheduler.step, scheduler)
+end
+
 function Inline:submit(who, _, args, _)
   self:make_room(who)
-  self.scheduler = self.scheduler or Scheduler(self.spec.setup.net, self.spec.setup.settings)
-  local call, conversation = args[1], nil
-  self.scheduler.tokenizer = call.tokenizer or self.scheduler.tokenizer
-  self.future_of, self.calls = self.future_of or {}, (self.calls or 0) + 1
-  for r, future in pairs(self.future_of) do conversation = future.number == call.number and r or conversation end
-  local future = Executor.new_future(self, nil, self.calls)
-  local outcome = failure.outcome(actions[call.action], self.scheduler, call, conversation)
-  if outcome.problem or not outcome.values[1] then
+  self.conversations = self.conversations or Conversations(self.spec.setup, step, function(future, outcome)
+    self:set_open(self.conversations.open)
+    ended(future, outcome)
     Executor.resolve(future, outcome)
-    return future
-  end
-  self.future_of[outcome.values[1]] = future
-  self:set_open(self.open + 1)
+  end, Executor.receive)
+  self.calls = (self.calls or 0) + 1
+  local future = Executor.new_future(self, nil, self.calls)
+  self.conversations:begin(args[1], future)
+  self:set_open(self.conversations.open)
   return future
 end
 
@@ -190,28 +206,10 @@ function Inline.read() end
 
 function Inline.finish() end -- at the end of the program nobody waits
 
--- Computes a step, of nets in evaluation mode.
-local function step(scheduler)
-  if not scheduler.draft_cache then return in_mode(scheduler.net, false, scheduler.step, scheduler) end
-  return in_mode(scheduler.settings.draft, false, in_mode, scheduler.net, false, scheduler.step, scheduler)
-end
-
-function Inline:wait(_)
-  for _, r in ipairs(step(self.scheduler)) do
-    local future = self.future_of[r]
-    for i = #r.ids - r.fresh + 1, #r.ids do Executor.receive(future, r.ids[i]) end
-    if r.done then
-      self.future_of[r] = nil
-      self:set_open(self.open - 1)
-      local outcome = outcome_of(r)
-      ended(future, outcome)
-      Executor.resolve(future, outcome)
-    end
-  end
-end
+function Inline:wait(_) self.conversations:step() end
 
 function Inline:withdraw(future)
-  for r, of in pairs(self.future_of) do r.is_canceled = r.is_canceled or of == future end
+  for r, of in pairs(self.conversations.task_of) do r.is_canceled = r.is_canceled or of == future end
   return false
 end
 

@@ -145,7 +145,7 @@ function Pages:drop(list)
       self.free[#self.free + 1], self.name_of[page] = page, nil
     end
   end
-  if self.first > 1000 and self.first > #self.unused / 2 then -- drops the entries that were taken
+  if #self.unused > 2 * self.count then -- drops the entries of pages that were taken or found
     local kept = {}
     for i = self.first, #self.unused do
       local page = self.unused[i]

@@ -25,22 +25,22 @@ function Scheduler:init(net, settings)
   self.waiting, self.running = {}, {}
 end
 
---- Adds a conversation, a list of ids with options of generation_options.read, and returns it: {ids, o, done, problem,
---- is_canceled, fresh = number of tokens of the latest step, drafts and accepted = numbers of drafted tokens}. Its ids
---- grow; setting is_canceled ends it.
-function Scheduler:add(ids, o)
+--- Makes a conversation of a list of ids with options of generation_options.read: {ids, o, done, problem, is_canceled,
+--- fresh = number of tokens of the latest step, drafts and accepted = numbers of drafted tokens}. Its ids grow; setting
+--- is_canceled ends it.
+function Scheduler.conversation(ids, o)
   local r = {ids = ids, o = o, pages = {}, count = 0, computed = 0, drafted = 0, noted = 0, fresh = 0, done = false,
     drafts = 0, accepted = 0, reach = 4}
   if o.constraint then
     r.constraint = load_module("luminary.text.constraint").new("Engine:submit", o.constraint, o.tokenizer, 1)
   end
-  table.insert(self.waiting, r)
   return r
 end
 
---- Removes a conversation that add returned, before the next step.
-function Scheduler:remove(r)
-  self.waiting = lists.filter(self.waiting, function(each) return each ~= r end)
+--- Adds a conversation, and returns it.
+function Scheduler:add(r)
+  table.insert(self.waiting, r)
+  return r
 end
 
 -- Notes the full pages of a conversation. Those without a draft net's keys are noted later.

@@ -81,8 +81,7 @@ end
 local function dict_of(args, named)
   local out = values.dict()
   for _, key in ipairs(args[1] == nil and {} or values.items(args[1])) do
-    local is_pair = values.kind(key) == "tuple" and key.n == 2
-    values.put(out, is_pair and key[1] or key, is_pair and key[2] or operators.get_item(args[1], key))
+    values.put(out, key, operators.get_item(args[1], key))
   end
   for _, key in ipairs(lists.sorted_keys(named)) do values.put(out, key, named[key]) end
   return out

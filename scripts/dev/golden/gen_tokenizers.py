@@ -2,7 +2,8 @@
 """Tokenizers and what `tokenizers` 0.23 makes of strings of many scripts.
 
   gen_tokenizers.py                 writes spec/golden/tokenizers.json: each tokenizer's file, a few strings and results
-  gen_tokenizers.py --characters    all characters of Unicode by each tokenizer, as --compare
+  gen_tokenizers.py --characters    all characters by each tokenizer, as --compare: those of unicodedata2's version of
+                                    Unicode (15.0.0 is utf8proc's of Debian 12), without it of Python's
   gen_tokenizers.py --compare N     N strings by each tokenizer, here and by Luminary (`. build/env` first), line by line
   gen_tokenizers.py --speed         megabytes a second of each, on one core, and ours beside it
 
@@ -20,6 +21,10 @@ import time
 
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 import tokenizer_cases as cases  # noqa: E402
+try:
+    import unicodedata2 as unicodedata
+except ImportError:
+    import unicodedata
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.join(HERE, "..", "..", "..")
@@ -55,10 +60,10 @@ def strings(seed, count):
 
 
 def characters():
-    """Texts of all characters of the planes that Unicode assigns, but private ones: in a row, and within words."""
-    last = [c for plane in (range(1, 0xd800), range(0xf900, 0x3fffe), range(0xe0000, 0xe0200)) for c in plane]
-    for i in range(0, len(last), 12):
-        row = [chr(c) for c in last[i:i + 12]]
+    """Texts of all characters that have a meaning, but private ones: in a row, and within words."""
+    all = [chr(c) for c in range(1, 0xe0200) if unicodedata.category(chr(c)) not in ("Cn", "Cs", "Co")]
+    for i in range(0, len(all), 12):
+        row = all[i:i + 12]
         yield "".join(row) + " a" + "b 1".join(row), None
 
 

@@ -57,7 +57,7 @@ describe("the store #unsanitized", function()
 
   it("survives mutated messages #full", function()
     local long = os.getenv "LM_TEST_LONG"
-    local count = long and 1000000 or 8000
+    local count = long and 1000000 or 3000
     local ok, text = temp.run(folder, ("%stimeout 900 scripts/dev/fuzz/store %d %s")
       :format(own, count, long and "" or "1"))
     assert(ok, text)

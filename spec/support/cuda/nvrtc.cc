@@ -61,8 +61,9 @@ static int run_compiler(const std::string &source, const std::string &object, co
     if (end > at) words.push_back(flags.substr(at, end - at));
     at = end + 1;
   }
-  for (const char *word : {"-DLM_HOST_KERNELS=\"host.h\"", "-x", "c++", "-std=c++17", "-O1", "-w", "-fPIC", "-shared",
-                           "-fno-gnu-unique", "-fvisibility=hidden", "-nodefaultlibs", "-o"}) /* without libtsan */
+  for (const char *word :
+       {"-DLM_HOST_KERNELS=\"host.h\"", "-include", "written.h", "-x", "c++", "-std=c++17", "-O1", "-w", "-fPIC",
+        "-shared", "-fno-gnu-unique", "-fvisibility=hidden", "-nodefaultlibs", "-o"}) /* without libtsan */
     words.push_back(word);
   words.push_back(object);
   words.push_back(source);

@@ -1,6 +1,7 @@
 --- Generates the answers to requests of OpenAI's API, as JSON or as server-sent events.
 local base64 = require "luminary.base.base64"
 local core = require "luminary.core"
+local cut_at = require "luminary.text.cut_at"
 local ffi = require "ffi"
 local json_encode = require "luminary.base.json_encode"
 local lists = require "luminary.base.lists"
@@ -21,39 +22,6 @@ function answers.json(v) return ordered_json(v, nil, NULL) end
 function answers.error(problem)
   return answers.json {error = {message = problem.message, param = problem.param or NULL, code = problem.code or NULL,
     type = problem.status < 500 and "invalid_request_error" or "server_error"}}
-end
-
--- Returns a function that passes pieces of text, nil at the end, to write(text) up to the first of `strings`, from
--- which on the text is cut.rest; it returns true then. Text that may begin one waits. may_open: text that begins with
--- "{" is a rest, too.
-local function cut_at(strings, cut, write, may_open)
-  local waiting = ""
-  return function(piece)
-    if cut.rest then
-      cut.rest = cut.rest .. (piece or "")
-      return true
-    end
-    waiting = waiting .. (piece or "")
-    local at, is_found = 1, may_open and waiting:find "^%s*{" ~= nil
-    while at <= #waiting and not is_found and not (may_open and piece and not waiting:find "%S") do
-      local tail = waiting:sub(at)
-      local hit = lists.find(strings, function(each)
-        return tail:sub(1, #each) == each or piece and each:sub(1, #tail) == tail
-      end)
-      if hit then
-        is_found = #tail >= #hit
-        break
-      end
-      at = at + 1
-    end
-    local text = waiting:sub(1, at - 1)
-    waiting, cut.rest = waiting:sub(at), is_found and waiting:sub(at) or nil
-    if text ~= "" then
-      may_open = false
-      write(text)
-    end
-    return is_found
-  end
 end
 
 -- ---- chats and completions

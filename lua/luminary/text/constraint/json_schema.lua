@@ -77,13 +77,14 @@ return function(schema, fail)
   named.space = alt {text "", text " ", seq(text "\n", rep({set = {9, 9, 32, 32}}, 0, 20))}
   named.character = character
   local space = ref "space"
+  local comma = seq(space, text ",", space)
   local function quoted(inner) return seq(text '"', inner, text '"') end
   local string = quoted(rep(ref "character", 0))
   -- Returns the items with commas between, within brackets.
   local function listed(open, item, close)
     return alt {
       seq(text(open), space, text(close)),
-      seq(text(open), space, item, rep(seq(space, text ",", space, item), 0), space, text(close)),
+      seq(text(open), space, item, rep(seq(comma, item), 0), space, text(close)),
     }
   end
   named.integer = integer
@@ -99,9 +100,7 @@ return function(schema, fail)
     named["schema " .. counts] = node
     return ref("schema " .. counts)
   end
-  local function constant(v)
-    return text(values.repr(v, {json = true, between = ", ", after_key = ": "}))
-  end
+  local function constant(v) return text(values.repr(v, {json = true, between = ", ", after_key = ": "})) end
   local convert
 
   local get = values.at
@@ -148,25 +147,16 @@ return function(schema, fail)
     if max and max < min then fail("%s: maxItems is less than minItems", path) end
     local item = items == nil and any or items ~= false and convert(items, path .. "/items")
     if items == false then max = math.min(max or prefix.n, prefix.n) end
-    local parts = seq()
-    local function with_comma(i, node) return i == 1 and node or seq(space, text ",", space, node) end
     local function rest(i) -- the items from the i-th on
       if max and i > max then return seq() end
-      local node
-      if i > prefix.n then
-        if i == 1 then
-          local others = rep(seq(space, text ",", space, item), math.max(0, min - 1), max and max - 1)
-          node = seq(item, others)
-        else
-          return rep(seq(space, text ",", space, item), math.max(0, min - i + 1), max and max - i + 1)
-        end
-      else
-        node = seq(with_comma(i, convert(prefix[i], path .. "/prefixItems")), rest(i + 1))
+      if i > math.max(1, prefix.n) then
+        return rep(seq(comma, item), math.max(0, min - i + 1), max and max - i + 1)
       end
+      local one_item = i > prefix.n and item or convert(prefix[i], path .. "/prefixItems")
+      local node = seq(i > 1 and comma or seq(), one_item, rest(i + 1))
       return i > min and alt {node, seq()} or node
     end
-    parts.seq = {text "[", space, rest(1), space, text "]"}
-    return parts
+    return seq(text "[", space, rest(1), space, text "]")
   end
 
   local function a_string(one, path)
@@ -182,10 +172,15 @@ return function(schema, fail)
     return quoted(rep(ref "character", min or 0, max))
   end
 
+  -- Returns the list of a schema's types.
+  local function types_of(one)
+    local kinds = get(one, "type")
+    return kinds == nil and {} or values.is_list(kinds) and kinds or {kinds}
+  end
+
   -- Returns the node of the values of a list that have the schema's type.
   local function one_of(one, list, path)
-    local kinds = get(one, "type")
-    kinds = kinds == nil and {} or values.is_list(kinds) and kinds or {kinds}
+    local kinds = types_of(one)
     local fitting = lists.filter(list, function(v)
       local kind = type_names[values.kind(v)]
       return #kinds == 0 or lists.find(kinds, function(each)
@@ -220,7 +215,7 @@ return function(schema, fail)
     if one == true then return any end
     if one == false then fail("%s: no value is valid for false", path) end
     if values.kind(one) ~= "dict" then fail("%s must be a schema, an object or a boolean", path) end
-    local kinds, used, of_words = get(one, "type"), {}, nil
+    local kinds, used, of_words = types_of(one), {}, nil
     for _, key in ipairs(one.keys) do
       if not ignored[key] then used[#used + 1] = key end
     end
@@ -246,7 +241,6 @@ return function(schema, fail)
         return convert(each, ("%s/anyOf/%d"):format(path, i - 1))
       end))
     else
-      kinds = kinds == nil and {} or values.is_list(kinds) and kinds or {kinds}
       for _, key in ipairs(used) do
         local kind = lists.find({"object", "array", "string"}, function(each) return words[each][key] end)
         if key ~= "type" and not kind then fail("%s: '%s' is not supported", path, tostring(key)) end

@@ -135,25 +135,21 @@ function matcher.tree(texts, n)
     return a < b
   end)
   local new = ffi.typeof "int32_t[?]"
-  local tree = {n = 0, same = {}, byte = new(total + 1), depth = new(total + 1), past = new(total + 1),
+  local tree = {n = 0, byte = new(total + 1), depth = new(total + 1), past = new(total + 1),
     token = new(total + 1), plain = {}, others = {}}
-  local path, last, last_token = {}, "", nil
+  local path, last = {}, ""
   for _, token in ipairs(order) do
     local text, common = texts[token], 0
     local most = math.min(#last, #text)
     while common < most and last:byte(common + 1) == text:byte(common + 1) do common = common + 1 end
-    if text == last then
-      tree.same[last_token] = tree.same[last_token] or {}
-      table.insert(tree.same[last_token], token)
-    else
-      for depth = #last, common + 1, -1 do tree.past[path[depth]] = tree.n end
-      for depth = common + 1, #text do
-        local node = tree.n
-        tree.byte[node], tree.depth[node], tree.token[node], path[depth] = text:byte(depth), depth, 0, node
-        tree.n = node + 1
-      end
-      tree.token[tree.n - 1], last, last_token = token, text, token
+    if text == last then common = common - 1 end -- a node has one token
+    for depth = #last, common + 1, -1 do tree.past[path[depth]] = tree.n end
+    for depth = common + 1, #text do
+      local node = tree.n
+      tree.byte[node], tree.depth[node], tree.token[node], path[depth] = text:byte(depth), depth, 0, node
+      tree.n = node + 1
     end
+    tree.token[tree.n - 1], last = token, text
   end
   for depth = #last, 1, -1 do tree.past[path[depth]] = tree.n end
   local node = 0
@@ -199,11 +195,6 @@ local function allow_all(self, tree, state, forbidden, most)
     end
   else
     allow(self, tree, {[0] = state}, 0, tree.n, forbidden, most)
-  end
-  for token, others in pairs(tree.same) do
-    for _, other in ipairs(token <= most and forbidden[token - 1] == 0 and others or {}) do
-      if other <= most then forbidden[other - 1] = 0 end
-    end
   end
 end
 

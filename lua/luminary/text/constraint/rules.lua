@@ -10,7 +10,6 @@ local rules = {}
 local MOST_ELEMENTS = 2 ^ 17
 local LAST = 0x10ffff
 
-function rules.set(...) return {set = {...}} end
 function rules.text(s) return {text = s} end
 function rules.seq(...) return {seq = {...}} end
 function rules.alt(list) return #list == 1 and list[1] or {alt = list} end

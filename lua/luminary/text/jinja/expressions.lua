@@ -76,13 +76,12 @@ end
 
 -- ---- expressions
 
---- Returns the result of a template's function or loop for arguments, a list with n, and those by name.
+--- Returns the result of a template's function for arguments, a list with n, and those by name.
 function Parser.call_value(f, args, named)
   step()
   local k = values.kind(values.defined(f))
-  if k == "function" then return f.call(args, named) end
-  if k == "loop" then return f.again(args[1] or fail "loop() requires an iterable") end
-  return fail("'%s' object is not callable", k)
+  if k ~= "function" then fail("'%s' object is not callable", k) end
+  return f.call(args, named)
 end
 
 --- Returns the node of a variable.
@@ -112,14 +111,12 @@ local function no_arguments() return {n = 0}, {} end
 
 -- Reads the arguments of a call. Returns function(env), which returns a list with n, and those by name.
 function Parser:arguments()
-  local args, names, named, all, all_named = {}, {}, {}, nil, nil
+  local args, names, named, all = {}, {}, {}, nil
   if not self:skip "(" then return no_arguments end
   self:items(")", function()
     local following = self.tokens[self.at + 1]
     if self:skip "*" then
       all = self:expression()
-    elseif self:skip "**" then
-      all_named = self:expression()
     elseif self:is_kind "name" and following.kind == "op" and following.value == "=" then
       names[#names + 1] = self:name()
       self:expect "="
@@ -132,10 +129,6 @@ function Parser:arguments()
     local list, by_name = evaluated(args, env), {}
     for i, name in ipairs(names) do by_name[name] = named[i](env) end
     for _, v in ipairs(all and values.items(all(env)) or {}) do list[list.n + 1], list.n = v, list.n + 1 end
-    local dict = all_named and all_named(env)
-    for _, key in ipairs(dict and values.items(dict) or {}) do
-      by_name[values.text(key)] = operators.get_item(dict, key)
-    end
     return list, by_name
   end
 end
@@ -174,7 +167,6 @@ function Parser:primary()
   self.at = self.at + 1
   if kind == "name" then
     if Parser.constants[value] ~= nil then return constant(Parser.constants[value]) end
-    if self.names then self.names[value] = true end
     return Parser.variable(value)
   elseif kind == "str" then
     while self:is_kind "str" do value = value .. self:next "str" end
@@ -243,20 +235,10 @@ function Parser:filter()
   end
 end
 
-local ends_test = lists.set {"else", "or", "and", "is", "if", "not", "in"}
-
 -- Reads the test behind "is".
 function Parser:test(node)
   local negated = self:skip "not"
-  local name, arguments = self:is_kind "op" and self:next "op" or self:name()
-  local token = self.tokens[self.at]
-  if token.kind == "name" and not ends_test[token.value] or token.kind == "str" or token.kind == "number"
-    or token.kind == "float" or self:is "[" or self:is "{" then
-    local value = self:postfix(self:primary())
-    arguments = function(env) return {value(env), n = 1}, {} end
-  else
-    arguments = self:arguments()
-  end
+  local name, arguments = self:name(), self:arguments()
   return function(env)
     step()
     return truth(filters.test(name, node(env), arguments(env))) ~= negated
@@ -350,8 +332,7 @@ local function lazy(goes_on)
   end
 end
 
-Parser.power = binary("unary", {"**"}, applied)
-Parser.product = binary("power", {"*", "//", "/", "%"}, applied)
+Parser.product = binary("unary", {"*", "//", "/", "%"}, applied)
 Parser.sum = binary("concat", {"+", "-"}, applied)
 Parser.conjunction = binary("negation", {"and"}, lazy(true))
 Parser.disjunction = binary("conjunction", {"or"}, lazy(false))
@@ -374,7 +355,7 @@ function Parser:expression() return self:deeper "conditional" end
 function Parser:tuple(method)
   local list, is_tuple = {}, false
   repeat
-    local ends = self:is_kind "block" or self:is_kind "variable" or self:is ")" or self:is "recursive"
+    local ends = self:is_kind "block" or self:is_kind "variable" or self:is ")"
     if is_tuple and ends then break end
     list[#list + 1] = self:deeper(method or "conditional")
     local more = self:skip ","

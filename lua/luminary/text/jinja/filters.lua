@@ -1,4 +1,5 @@
 --- Filters and tests of templates: tables from a name to {parameters, function(value, …)}.
+local lists = require "luminary.base.lists"
 local operators = require "luminary.text.jinja.operators"
 local strings = require "luminary.text.jinja.strings"
 local values = require "luminary.text.jinja.values"
@@ -42,8 +43,8 @@ end
 
 -- Returns arguments from the k-th on.
 local function rest(args, k)
-  local out = {n = math.max(0, args.n - k + 1)}
-  for i = k, args.n do out[i - k + 1] = args[i] end
+  local out = lists.slice(args, k, args.n)
+  out.n = #out
   return out
 end
 
@@ -61,27 +62,14 @@ local function selects(wanted, first)
   end}
 end
 
--- Defines max or min.
-local function best(reverse)
-  return {"case_sensitive? attribute?", function(v, case_sensitive, attribute)
-    local list = values.sorted(items(v), order_of(attribute, case_sensitive), reverse)
-    return list.n == 0 and undefined "No aggregated item, sequence was empty." or list[1]
-  end}
-end
-
 local function of_text(f)
   return {"", function(v) return f(text(v)) end}
 end
 
-local html = {["&"] = "&amp;", ["<"] = "&lt;", [">"] = "&gt;", ["'"] = "&#39;", ['"'] = "&#34;"}
-local escape = of_text(function(s)
-  charge(5 * #s)
-  return (s:gsub("[&<>'\"]", html))
-end)
-
 local function tojson(v, to_ascii, indent, separators, sort_keys)
   local is_flat = indent == nil or indent == NONE
-  local o = {json = true, to_ascii = flag(to_ascii), sort_keys = flag(sort_keys)}
+  if flag(to_ascii) then fail "tojson: ensure_ascii = true is not supported" end
+  local o = {json = true, sort_keys = flag(sort_keys)}
   if not is_flat then
     o.indent = type(indent) == "string" and indent or (" "):rep(math.min(100, values.index(indent, "indent")))
   end
@@ -90,26 +78,14 @@ local function tojson(v, to_ascii, indent, separators, sort_keys)
   return values.repr(v, o)
 end
 
--- Returns Python's number of a text; nil if it is none.
-local function parsed(v)
-  local s = strings.strip(v, nil, true, true)
-  return s:find "^[-+]?[%d.]+[eE]?[-+]?%d*$" and tonumber((s:gsub("^%+", ""))) or nil
-end
-
-local function to_int(v, default, base)
+local function to_int(v, default)
   local x = values.number(values.defined(v))
   if type(v) == "string" then
-    local radix = base and values.index(base, "base") or 10
-    local digits = strings.strip(v, nil, true, true):gsub("^0[xX]", radix == 16 and "" or "%0")
-    x = radix == 10 and parsed(v) or radix >= 2 and radix <= 36 and digits:find "^%w+$" and tonumber(digits, radix)
+    local s = strings.strip(v, nil, true, true)
+    x = s:find "^[-+]?[%d.]+[eE]?[-+]?%d*$" and tonumber((s:gsub("^%+", "")))
   end
   if not x or x - x ~= 0 then return default == nil and 0 or default end
   return values.int(x < 0 and math.ceil(x) or math.floor(x))
-end
-
-local function to_float(v, default)
-  local x = type(v) == "string" and parsed(v) or values.number(v)
-  return x and values.float(x) or default == nil and values.float(0) or default
 end
 
 local function indent(v, width, first, blank)
@@ -118,16 +94,6 @@ local function indent(v, width, first, blank)
   charge(#s + (select(2, s:gsub("\n", "")) + 1) * #by)
   s = s:gsub(flag(blank) and "\n" or "\n%f[^\n%z]", function(newline) return newline .. by end)
   return (flag(first) and by or "") .. s
-end
-
-local function round(v, precision, method)
-  local x = values.number(v) or fail("round: expected a number, got %s", kind(v))
-  local digits = precision and values.index(precision, "precision") or 0
-  if kind(v) == "int" and digits >= 0 and not method then return v end
-  local y = x * 10 ^ digits
-  local rounded = (method == "ceil" or method == "floor") and math[method](y) or math.floor(y + 0.5)
-  if not method and y % 1 == 0.5 then rounded = 2 * math.floor(rounded / 2) end -- ties to even
-  return values.float(rounded / 10 ^ digits)
 end
 
 local function unique(v, case_sensitive, attribute)
@@ -170,7 +136,7 @@ local all = {
   trim = {"chars?", function(v, chars) return strings.strip(text(v), chars, true, true) end},
   upper = of_text(strings.upper), lower = of_text(strings.lower), capitalize = of_text(strings.capitalize),
   title = of_text(function(s) return (s:gsub("[^-%s({%[<]+", strings.capitalize)) end), -- Jinja's differs from Python's
-  string = of_text(text), safe = of_text(text), escape = escape, e = escape, list = {"", items},
+  string = of_text(text), safe = of_text(text), list = {"", items},
   tojson = {"ensure_ascii? indent? separators? sort_keys?", tojson}, length = {"", length}, count = {"", length},
   default = {"default_value? boolean?", default}, d = {"default_value? boolean?", default},
   join = {"d? attribute?", function(v, between, attribute)
@@ -189,22 +155,15 @@ local all = {
     return strings.replace(text(v), text(old), text(new), strings.count(n))
   end},
   reverse = {"", function(v) return values.slice(type(v) == "string" and v or items(v), nil, nil, -1) end},
-  int = {"default? base?", to_int}, float = {"default?", to_float}, round = {"precision? method?", round},
-  abs = {"", function(v) return truth(operators["<"](v, 0)) and operators.signed(v, "-") or v end},
+  int = {"default?", to_int},
   sort = {"reverse? case_sensitive? attribute?", function(v, reverse, case_sensitive, attribute)
     return values.sorted(items(v), order_of(attribute, case_sensitive), flag(reverse))
   end},
   dictsort = {"case_sensitive? by? reverse?", function(v, case_sensitive, by, reverse)
     return values.sorted(dict_items(v), order_of(by == "value" and "1" or "0", case_sensitive), flag(reverse))
   end},
-  items = {"", dict_items}, unique = {"case_sensitive? attribute?", unique}, min = best(false), max = best(true),
-  sum = {"attribute? start?", function(v, attribute, start)
-    local get, list, total = getter(attribute), items(v), start == nil and 0 or start
-    for i = 1, list.n do total = operators["+"](total, get and get(list[i]) or not get and list[i]) end
-    return total
-  end},
+  items = {"", dict_items}, unique = {"case_sensitive? attribute?", unique},
   indent = {"width? first? blank?", indent}, map = {false, map},
-  format = {false, function(v, args) return strings.percent(text(v), args) end},
   select = selects(true, 1), reject = selects(false, 1), selectattr = selects(true, 2), rejectattr = selects(false, 2),
 }
 
@@ -226,7 +185,6 @@ local all_tests = {
   ["true"] = {"", function(v) return v == true end}, ["false"] = {"", function(v) return v == false end},
   ["in"] = {"seq", operators["in"]}, sameas = {"other", rawequal}, divisibleby = {"num", divisible},
   even = {"", function(v) return divisible(v, 2) end}, odd = {"", function(v) return not divisible(v, 2) end},
-  lower = of_text(strings.str.islower[2]), upper = of_text(strings.str.isupper[2]),
 }
 for names, sign in pairs {
   ["eq equalto =="] = "==", ["ne !="] = "!=", ["lt lessthan <"] = "<", ["le <="] = "<=", ["gt greaterthan >"] = ">",

@@ -8,7 +8,7 @@ local MOST_TOKENS = 2 ^ 18
 
 -- Operators, longer ones first.
 local operators = {}
-for operator in ("// ** == != >= <= + - * / % ~ [ ] ( ) { } > < = . : | , ;"):gmatch "%S+" do
+for operator in ("// == != >= <= + - * / % ~ [ ] ( ) { } > < = . : | , ;"):gmatch "%S+" do
   operators[#operators + 1] = operator
 end
 local closing = {["("] = ")", ["["] = "]", ["{"] = "}"}
@@ -26,29 +26,23 @@ local function unescaped(s)
     if not first then return table.concat(out) end
     local c = s:sub(first + 1, first + 1)
     local digits = ({x = 2, u = 4, U = 8})[c]
-    local hex, octal = digits and s:sub(first + 2, first + 1 + digits), s:match("^[0-7][0-7]?[0-7]?", first + 1)
     if digits then
+      local hex = s:sub(first + 2, first + 1 + digits)
       local code = #hex == digits and hex:find "^%x+$" and tonumber(hex, 16) or 0xd800
       if code > 0x10ffff or code >= 0xd800 and code < 0xe000 then fail("malformed escape '\\%s%s'", c, hex) end
       out[#out + 1], at = values.character(code), first + 2 + digits
-    elseif octal then
-      out[#out + 1], at = values.character(tonumber(octal, 8)), first + 1 + #octal
     else
       out[#out + 1], at = letters[c] or "\\" .. c, first + 2
     end
   end
 end
 
--- Returns the number at a position, whether it is a float, and its last index; nil if there is none.
+-- Returns the digits of a number at a position, and those of its fraction and exponent; nil if there is none.
 local function number_at(s, at)
-  local whole = s:match("^%d[%d_]*", at)
+  local whole = s:match("^%d+", at)
   if not whole then return nil end
-  local may_be_float = s:sub(at - 1, at - 1) ~= "."
-  local fraction = may_be_float and s:match("^%.%d[%d_]*", at + #whole) or ""
-  local exponent = may_be_float and s:match("^[eE][-+]?%d[%d_]*", at + #whole + #fraction) or ""
-  local text = whole .. fraction .. exponent
-  local radix = fraction == "" and exponent == "" and s:match("^0[xX]%x+", at)
-  return tonumber((radix or text:gsub("_", ""))), text ~= whole, at + #(radix or text) - 1
+  local fraction = s:match("^%.%d+", at + #whole) or ""
+  return whole, fraction .. (s:match("^[eE][-+]?%d+", at + #whole + #fraction) or "")
 end
 
 --- Returns the list of a template's tokens, {kind, value, line}. Kinds: data, begin and end of "block" and "variable",
@@ -97,10 +91,10 @@ return function(source)
       at = at + #name
       return
     end
-    local x, is_float, last = number_at(source, at)
-    if x then
-      add(is_float and "float" or "number", x, at)
-      at = last + 1
+    local whole, rest = number_at(source, at)
+    if whole then
+      add(rest ~= "" and "float" or "number", tonumber(whole .. rest), at)
+      at = at + #whole + #rest
     elseif c == "'" or c == '"' then
       local ends = at + 1
       while true do

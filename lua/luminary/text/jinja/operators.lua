@@ -1,4 +1,5 @@
 --- Operators of templates, attributes and items of values.
+local lists = require "luminary.base.lists"
 local strings = require "luminary.text.jinja.strings"
 local values = require "luminary.text.jinja.values"
 
@@ -12,7 +13,7 @@ local function arithmetic(sign, f, result, others)
   operators[sign] = function(a, b)
     local x, y = number(a), number(b)
     if x and y and not (others and type(a) == "string") then
-      local is_float = result == "float" or kind(a) == "float" or kind(b) == "float" or sign == "**" and y < 0
+      local is_float = result == "float" or kind(a) == "float" or kind(b) == "float"
       return (is_float and values.float or values.int)(f(x, y))
     end
     local other
@@ -26,48 +27,28 @@ end
 
 local function divisor(y) return y ~= 0 and y or fail "division by zero" end
 
--- Returns the items of several lists of one kind, n times.
-local function repeated(n, ...)
-  local out, of = {}, kind((...))
-  for _ = 1, n do
-    for _, list in ipairs {...} do
-      charge(16 * list.n)
-      for i = 1, list.n do out[#out + 1] = list[i] end
-    end
-  end
-  return values.list(out, #out, of)
-end
-
 arithmetic("+", function(x, y) return x + y end, nil, function(a, b)
   if type(a) == "string" and type(b) == "string" then
     charge(#a + #b)
     return a .. b
   end
-  return values.is_list(a) and kind(a) == kind(b) and repeated(1, a, b) or nil
+  if not values.is_list(a) or kind(a) ~= kind(b) then return nil end
+  return values.list(lists.joined(a, b), a.n + b.n, kind(a))
 end)
 arithmetic("-", function(x, y) return x - y end)
 arithmetic("*", function(x, y) return x * y end, nil, function(a, b)
   if number(a) then a, b = b, a end
-  local n = number(b) and math.max(0, values.index(b, "a factor"))
-  if n and type(a) == "string" then
-    charge(n * #a)
-    return a:rep(n)
-  end
-  if not n or not values.is_list(a) then return nil end
-  charge(n)
-  return repeated(n, a)
+  if type(a) ~= "string" or not number(b) then return nil end
+  local n = math.max(0, values.index(b, "a factor"))
+  charge(n * #a)
+  return a:rep(n)
 end)
 arithmetic("/", function(x, y) return x / divisor(y) end, "float")
 arithmetic("//", function(x, y) return math.floor(x / divisor(y)) end)
 arithmetic("%", function(x, y) return x % divisor(y) end, nil, function(a, b)
   if type(a) ~= "string" then return nil end
   values.scan(a)
-  local is_dict = kind(b) == "dict"
-  return strings.percent(a, kind(b) == "tuple" and b or {b, n = is_dict and 0 or 1}, is_dict and b)
-end)
-arithmetic("**", function(x, y)
-  if x == 0 and y < 0 then fail "0.0 cannot be raised to a negative power" end
-  return (x >= 0 or y % 1 == 0) and x ^ y or fail "complex numbers are not supported"
+  return strings.percent(a, kind(b) == "tuple" and b or {b, n = 1})
 end)
 
 operators["=="] = values.equal

@@ -7,7 +7,7 @@ local values = require "luminary.text.jinja.values"
 
 local fail, step, charge, truth, undefined = values.fail, values.step, values.charge, values.truth, values.undefined
 
-local MOST_CALLS = 60 -- the limit of macros and loops that call each other
+local MOST_CALLS = 60 -- the limit of macros that call each other
 
 local line, calls -- the statement's line, for messages; the number of macros and blocks that run
 
@@ -33,21 +33,16 @@ end
 function Parser:target()
   local parts, is_tuple = {}, false
   repeat
-    if is_tuple and (self:is "in" or self:is "=" or self:is ")") then break end
-    if self:skip "(" then
-      parts[#parts + 1] = self:deeper "target"
-      self:expect ")"
-    else
-      local name = self:name()
-      local attribute, get = self:skip "." and self:name(), Parser.variable(name)
-      if Parser.constants[name] ~= nil then fail("can't assign to '%s'", name) end
-      parts[#parts + 1] = attribute and function(env, v)
-        local namespace = get(env)
-        if values.kind(namespace) ~= "Namespace" then fail "cannot assign attribute on non-namespace object" end
-        if attribute:find "^_" then fail("names of a namespace must not begin with '_', got '%s'", attribute) end
-        values.put(namespace, attribute, v)
-      end or function(env, v) env.vars[name] = v end
-    end
+    if is_tuple and (self:is "in" or self:is "=") then break end
+    local name = self:name()
+    local attribute, get = self:skip "." and self:name(), Parser.variable(name)
+    if Parser.constants[name] ~= nil then fail("can't assign to '%s'", name) end
+    parts[#parts + 1] = attribute and function(env, v)
+      local namespace = get(env)
+      if values.kind(namespace) ~= "Namespace" then fail "cannot assign attribute on non-namespace object" end
+      if attribute:find "^_" then fail("names of a namespace must not begin with '_', got '%s'", attribute) end
+      values.put(namespace, attribute, v)
+    end or function(env, v) env.vars[name] = v end
     local more = self:skip ","
     is_tuple = is_tuple or more
   until not more
@@ -74,29 +69,15 @@ end
 
 local readers = {}
 
--- Reads a body whose text, after filters, keep(env, out, text) takes.
-function Parser:captured_body(ends, keep)
-  local apply = {}
-  while self:skip "|" do apply[#apply + 1] = self:filter() end
-  local body = self:body_to(ends)
-  return function(env, out)
-    local v = captured(body, child(env))
-    for _, each in ipairs(apply) do v = each(env, v) end
-    keep(env, out, v)
-  end
-end
-
 function readers.set(self)
   local assign = self:target()
-  if not self:skip "=" then return self:captured_body("endset", function(env, _, v) assign(env, v) end) end
+  if not self:skip "=" then
+    local body = self:body_to "endset"
+    return function(env) assign(env, captured(body, child(env))) end
+  end
   local node = self:tuple()
   self:next("block", "end")
   return function(env) assign(env, node(env)) end
-end
-
-function readers.filter(self)
-  local first = self:filter()
-  return self:captured_body("endfilter", function(env, out, v) write(out, values.text(first(env, v))) end)
 end
 
 readers["if"] = function(self)
@@ -116,21 +97,16 @@ readers["if"] = function(self)
 end
 
 -- Returns the object `loop` of a list; set its index before each iteration.
-local function loop_of(list, depth, again)
-  local loop, n = values.new("loop", {index = 0, again = again}), list.n
+local function loop_of(list)
+  local loop, n = values.new("loop", {index = 0}), list.n
   function loop.get(name)
     local i = loop.index
     if name == "previtem" or name == "nextitem" then
       local item = list[name == "nextitem" and i + 1 or i - 1]
       return item == nil and undefined "there is no such item" or item
-    elseif name == "cycle" then
-      return values.func(function(args)
-        return args.n > 0 and args[(i - 1) % args.n + 1] or fail "cycle() requires items"
-      end)
     end
     return ({
       index = i, index0 = i - 1, revindex = n - i + 1, revindex0 = n - i, first = i == 1, last = i == n, length = n,
-      depth = depth, depth0 = depth - 1,
     })[name]
   end
   return loop
@@ -141,28 +117,22 @@ readers["for"] = function(self)
   self:expect "in"
   local iterable = self:tuple "disjunction"
   local test = self:skip "if" and self:expression()
-  local is_recursive, otherwise = self:skip "recursive", nil
+  local otherwise
   self.loops = self.loops + 1
   local body, ends = self:body("endfor", "else")
   self.loops = self.loops - 1
   if ends == "else" then otherwise = self:body "endfor" end
   self:next("block", "end")
-  local function run(env, out, list, depth)
-    list = values.items(list)
-    for i = 1, test and list.n or 0 do
-      local inner = child(env)
-      assign(inner, list[i])
-      if not truth(test(inner)) then list[i] = nil end
-    end
+  return function(env, out)
+    local list = values.items(iterable(env))
     if test then
-      local kept = {}
-      for i = 1, list.n do kept[#kept + 1] = list[i] end
-      list = values.list(kept)
+      list = values.list(lists.filter(list, function(item)
+        local inner = child(env)
+        assign(inner, item)
+        return truth(test(inner))
+      end))
     end
-    local loop = loop_of(list, depth, function(more)
-      if not is_recursive then fail "loop() requires 'recursive' in its for" end
-      return captured(function(inner, texts) run(inner, texts, more, depth + 1) end, env)
-    end)
+    local loop = loop_of(list)
     for i = 1, list.n do
       step()
       loop.index = i
@@ -173,7 +143,6 @@ readers["for"] = function(self)
     end
     if list.n == 0 and otherwise then return otherwise(child(env), out) end
   end
-  return function(env, out) return run(env, out, iterable(env), 1) end
 end
 
 for _, word in ipairs {"break", "continue"} do
@@ -194,13 +163,13 @@ function Parser:macro(who, ends)
     end)
   end
   return function()
-    local outer, loops = self.names, self.loops
-    self.names, self.loops = {}, 0
-    local body, used = self:body_to(ends), self.names
-    self.names, self.loops = outer, loops
+    local loops = self.loops
+    self.loops = 0
+    local body = self:body_to(ends)
+    self.loops = loops
     return function(env)
       return values.func(function(args, named)
-        local inner, more, rest = child(env), lists.slice(args, #names + 1, args.n), values.dict()
+        local inner = child(env)
         inner.vars.caller, named.caller = named.caller, nil
         for i, name in ipairs(names) do
           local v = args[i]
@@ -209,13 +178,9 @@ function Parser:macro(who, ends)
           if v == nil then v = undefined("parameter '%s' was not provided", name) end
           inner.vars[name] = v
         end
-        for _, key in ipairs(lists.sorted_keys(named)) do values.put(rest, key, named[key]) end
-        if #more > 0 and not used.varargs then
-          fail("macro '%s' takes not more than %d argument(s)", who, #names)
-        elseif rest.n > 0 and not used.kwargs then
-          fail("macro '%s' takes no keyword argument '%s'", who, rest.keys[1])
-        end
-        inner.vars.varargs, inner.vars.kwargs = values.tuple(more), rest
+        if args.n > #names then fail("macro '%s' takes not more than %d argument(s)", who, #names) end
+        local unknown = lists.sorted_keys(named)[1]
+        if unknown then fail("macro '%s' takes no keyword argument '%s'", who, unknown) end
         return captured(body, inner)
       end)
     end
@@ -236,22 +201,6 @@ function readers.call(self)
     local args, named = called[2](env)
     named.caller = make(env)
     write(out, values.text(Parser.call_value(called[1](env), args, named)))
-  end
-end
-
-readers["with"] = function(self)
-  local assign, nodes = {}, {}
-  while not self:is_kind "block" do
-    if #nodes > 0 then self:expect "," end
-    assign[#assign + 1] = self:target()
-    self:expect "="
-    nodes[#nodes + 1] = self:expression()
-  end
-  local body = self:body_to "endwith"
-  return function(env, out)
-    local inner = child(env)
-    for i, node in ipairs(nodes) do assign[i](inner, node(env)) end
-    return body(inner, out)
   end
 end
 

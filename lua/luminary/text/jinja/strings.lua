@@ -79,14 +79,13 @@ end
 --- Returns s with the first `most` occurrences of old replaced by new.
 function strings.replace(s, old, new, most)
   local out, at = {}, 1
+  if old == "" then fail "replace: the text to replace must not be empty" end
   while most > 0 do
     local first, last = s:find(old, at, true)
-    if old == "" then last = first and s:find("[^\128-\191]", at + 1) or #s + 1 end
-    if not first or first > #s and old ~= "" then break end
+    if not first then break end
     charge(32 + #new + first - at)
-    out[#out + 1] = old == "" and new .. s:sub(at, last - 1) or s:sub(at, first - 1) .. new
-    most, at = most - 1, old == "" and last or last + 1
-    if old == "" and at > #s then return table.concat(out) .. (s ~= "" and most > 0 and new or "") end
+    out[#out + 1] = s:sub(at, first - 1) .. new
+    most, at = most - 1, last + 1
   end
   return table.concat(out) .. s:sub(at)
 end
@@ -113,84 +112,22 @@ local function split(s, separator, most)
   return values.list(out)
 end
 
-local function rsplit(s, separator, most)
-  local whole = split(s, separator, math.huge)
-  if whole.n - 1 <= most then return whole end
-  local kept, at = whole.n - most, separator and 1 or strings.skip_white(s, 1)
-  for i = 1, kept do
-    if i > 1 then at = separator and at + #separator or strings.skip_white(s, at) end
-    at = at + #whole[i]
-  end
-  local out = lists.slice(whole, kept, whole.n)
-  out[1] = s:sub(1, at - 1)
-  return values.list(out)
-end
-
-local function splitlines(s, keep)
-  local out, at = {}, 1
-  s = s:gsub("\226\128[\168\169]", "\30%0"):gsub("\194\133", "\30%0") -- marks the ends of lines beyond ASCII
-  while at <= #s do
-    values.step()
-    local first, last = s:find("[\n-\r\28-\30]", at)
-    local wide = first and (s:match("^\30(\226\128[\168\169])", first) or s:match("^\30(\194\133)", first))
-    if first then last = wide and first + #wide or s:find("^\r\n", first) and first + 1 or last end
-    out[#out + 1] = s:sub(at, (first or #s + 1) - 1) .. (keep and first and (wide or s:sub(first, last)) or "")
-    at = (last or #s) + 1
-  end
-  return values.list(out)
-end
-
--- ---- formats
-
---- Returns Python's s % args. args: a list with n; named: a dict, or nil.
-function strings.percent(s, args, named)
-  local out, at, used = {}, 1, 0
-  while true do
-    local first = s:find("%", at, true)
-    out[#out + 1] = s:sub(at, (first or 0) - 1)
-    if not first then break end
-    local key = s:match("^%%(%b())", first) or ""
-    local flags, width, digits, letter = s:match("^([-+ 0#]*)(%d*)(%.?%d*)(.?)", first + 1 + #key)
-    at = first + 1 + #key + #flags + #width + #digits + #letter
-    if #flags > 5 or #width > 2 or #digits > 3 then fail "widths of formats must be at most 99" end
-    used = used + (key == "" and letter ~= "%" and 1 or 0)
-    local v, how = args[used], "%" .. flags .. width
-    if key ~= "" then v = named and values.at(named, key:sub(2, -2)) end
-    if letter == "%" then
-      out[#out + 1] = "%"
-    elseif v == nil then
-      fail("format: no value for '%s'", s:sub(first, at - 1))
-    elseif letter == "s" or letter == "r" then
-      out[#out + 1] = (how .. digits .. "s"):format(letter == "s" and values.text(v) or values.repr(v))
-    elseif letter:find "[dieEfFgGxXo]" then
-      local x = values.number(v) or fail("%%%s format: a real number is required, not %s", letter, kind(v))
-      if letter:find "[di]" then
-        out[#out + 1] = (how .. ".0f"):format(x < 0 and math.ceil(x) or math.floor(x))
-      else
-        out[#out + 1] = (how .. digits .. letter):format(letter:find "[xXo]" and values.index(v, "%x") or x)
-      end
-    else
-      fail("unsupported format character '%s'", letter)
-    end
-    charge(#out[#out])
-  end
-  if used < args.n and not named then fail "not all arguments converted during string formatting" end
-  return table.concat(out)
-end
-
--- Returns Python's s.format(…), for {}, {0} and {name}.
-local function format(s, args, named)
-  local at = 0
-  return (s:gsub("[{}][{}]?", function(two)
-    return (two == "{{" or two == "}}") and two:sub(1, 1) .. "\0" or nil
-  end):gsub("{([^%z{}]*)}", function(name)
-    if name == "" then name, at = tostring(at), at + 1 end
-    local v = named[name]
-    if name:find "^%d+$" then v = args[tonumber(name) + 1] end
-    local text = values.text(v ~= nil and v or fail("format: no value for '{%s}'; only names are supported", name))
-    charge(#text)
-    return text
-  end):gsub("([{}])%z", "%1"))
+--- Returns Python's s % args for %s, %d and %%. args: a list with n.
+function strings.percent(s, args)
+  local used = 0
+  local text = s:gsub("%%(.?)", function(letter)
+    if letter == "%" then return letter end
+    if not letter:find "[sd]" then fail("unsupported format '%%%s'; supported are %%s and %%d", letter) end
+    used = used + 1
+    local v = args[used]
+    if v == nil then fail "not enough arguments for format string" end
+    local x = letter == "d" and (values.number(v) or fail("%%d format: a number is required, not %s", kind(v)))
+    local one = x and ("%.0f"):format(x < 0 and math.ceil(x) or math.floor(x)) or values.text(v)
+    charge(#one)
+    return one
+  end)
+  if used < args.n then fail "not all arguments converted during string formatting" end
+  return text
 end
 
 -- ---- methods
@@ -217,9 +154,6 @@ function strings.count(v)
   return n < 0 and math.huge or n
 end
 
-local function is_all(pattern)
-  return {"", function(s) return s ~= "" and s:find("^[" .. pattern .. "]+$") ~= nil end}
-end
 local function stripped(left, right)
   return {"chars?", function(s, chars) return strings.strip(s, chars, left, right) end}
 end
@@ -234,26 +168,6 @@ local function has_part(test)
   end}
 end
 
-local function finder(is_last)
-  return {"sub start? end?", function(s, part, from, to)
-    from = from and values.index(from, "start")
-    local text = values.slice(s, from, to and values.index(to, "end"))
-    local found, first = nil, 0
-    repeat
-      first = text:find(strings.checked(part, "find"), first + 1, true)
-      found = first or found
-    until not first or not is_last or first > #text
-    local skipped = values.length(s) - values.length(values.slice(s, from))
-    return found and values.length(text:sub(1, found - 1)) + skipped or -1
-  end}
-end
-
-local function splitter(f)
-  return {"sep? maxsplit?", function(s, sep, most)
-    return f(s, sep and sep ~= NONE and strings.checked(sep, "split") or nil, strings.count(most))
-  end}
-end
-
 --- Methods of str: {parameters, function(s, …)}.
 strings.str = {
   strip = stripped(true, true), lstrip = stripped(true), rstrip = stripped(false, true),
@@ -261,55 +175,33 @@ strings.str = {
   title = {"", function(s) return (s:gsub("[%a\195-\244][%a\128-\244]*", strings.capitalize)) end},
   startswith = has_part(function(s, part) return s:sub(1, #part) == part end),
   endswith = has_part(function(s, part) return part == "" or s:sub(-#part) == part end),
-  removeprefix = {"part", function(s, part) return s:sub(1, #part) == part and s:sub(#part + 1) or s end},
-  removesuffix = {"part", function(s, part) return s:sub(-#part) == part and s:sub(1, -#part - 1) or s end},
   replace = {"old new count?", function(s, old, new, count)
     return strings.replace(s, strings.checked(old, "replace"), strings.checked(new, "replace"), strings.count(count))
   end},
-  split = splitter(split), rsplit = splitter(rsplit),
-  splitlines = {"keepends?", function(s, keep) return splitlines(s, keep and values.truth(keep)) end},
-  find = finder(false), rfind = finder(true),
-  count = {"sub", function(s, part)
-    return part == "" and values.length(s) + 1 or split(s, strings.checked(part, "count"), math.huge).n - 1
+  split = {"sep? maxsplit?", function(s, sep, most)
+    return split(s, sep and sep ~= NONE and strings.checked(sep, "split") or nil, strings.count(most))
   end},
   join = {"iterable", function(s, list)
     list = values.items(list)
     for i = 1, list.n do strings.checked(list[i], "join") end
     return strings.join(list, s)
   end},
-  isdigit = is_all "%d", isalpha = is_all "%a\128-\244", isalnum = is_all "%w\128-\244", format = {false, format},
-  isspace = {"", function(s) return s ~= "" and strings.skip_white(s, 1) > #s end},
-  isupper = {"", function(s) return strings.lower(s) ~= s and strings.upper(s) == s end},
-  islower = {"", function(s) return strings.upper(s) ~= s and strings.lower(s) == s end},
 }
 
--- Returns the list of f(key, value) of a dict.
-local function each_item(d, f)
-  local out = {}
-  for i, key in ipairs(d.keys) do out[i] = f(key, values.at(d, key)) end
-  return values.list(out)
-end
+-- Returns the list of f(key) of a dict.
+local function of_keys(d, f) return values.list(lists.map(d.keys, f)) end
 
 --- Methods of dict.
 strings.dict = {
-  items = {"", function(d) return each_item(d, function(key, v) return values.tuple {key, v} end) end},
-  values = {"", function(d) return each_item(d, function(_, v) return v end) end}, keys = {"", values.items},
+  items = {"", function(d) return of_keys(d, function(key) return values.tuple {key, values.at(d, key)} end) end},
+  values = {"", function(d) return of_keys(d, function(key) return values.at(d, key) end) end},
+  keys = {"", values.items},
   get = {"key default?", function(d, key, default)
     local v = values.at(d, key)
     if v == nil then v = default end
     return v == nil and NONE or v
   end},
 }
-
---- Methods of list and tuple.
-strings.list = {
-  count = {"value", function(list, v)
-    local n = 0
-    for i = 1, list.n do n = n + (values.equal(list[i], v) and 1 or 0) end
-    return n
-  end},
-}
-strings.tuple = strings.list
 
 local unsafe = " append clear extend insert pop popitem remove reverse setdefault sort update " -- change their object
 

@@ -224,13 +224,9 @@ local json_escapes = {
   ['"'] = '\\"', ["\\"] = "\\\\", ["\b"] = "\\b", ["\f"] = "\\f", ["\n"] = "\\n", ["\r"] = "\\r", ["\t"] = "\\t",
 }
 
-local function json_string(s, to_ascii)
+local function json_string(s)
   s = s:gsub('[%z\1-\31"\\]', function(c) return json_escapes[c] or ("\\u%04x"):format(c:byte()) end)
-  return '"' .. (to_ascii and s:gsub("[\194-\244][\128-\191]+", function(c)
-    local code = values.code(c)
-    if code < 65536 then return ("\\u%04x"):format(code) end
-    return ("\\u%04x\\u%04x"):format(0xd7c0 + math.floor(code / 1024), 0xdc00 + code % 1024)
-  end) or s) .. '"'
+  return '"' .. s .. '"'
 end
 
 -- Texts of values that are neither strings, numbers nor containers, by kind: Python's, and JSON's.
@@ -240,7 +236,7 @@ local json_words = {NoneType = "null", ["true"] = "true", ["false"] = "false", n
 
 local function scalar_text(v, o)
   local k = type(v) == "boolean" and tostring(v) or kind(v)
-  if k == "str" then return o.json and json_string(v, o.to_ascii) or string_repr(v) end
+  if k == "str" then return o.json and json_string(v) or string_repr(v) end
   local text = (o.json and json_words or words)[k]
   if not text and number(v) then
     text = number_text(v)
@@ -279,7 +275,7 @@ end
 local printed = {between = ", ", after_key = ": "}
 
 --- Returns Python's repr(v), or json.dumps(v) by o: {json = true, between, after_key = separators, indent = text of a
---- level, sort_keys, to_ascii}.
+--- level, sort_keys}.
 function values.repr(v, o)
   local out = {}
   write(out, v, o or printed, 1)
@@ -317,21 +313,14 @@ end
 --- Returns Python's a == b.
 function values.equal(a, b) return equal(a, b, 1) end
 
---- Returns Python's a < b; sign: the operator, for messages.
-function values.less(a, b, sign, depth)
+--- Returns Python's a < b of numbers or strings; sign: the operator, for messages.
+function values.less(a, b, sign)
   step()
-  depth = depth or 1
   local x, y = number(a), number(b)
-  if depth > DEEPEST then fail("values are nested more than %d deep", DEEPEST) end
   if x and y then return x < y end
   if type(a) == "string" and type(b) == "string" then return a < b end
-  if values.is_list(values.defined(a)) and kind(a) == kind(values.defined(b)) then
-    for i = 1, math.min(a.n, b.n) do
-      if not equal(a[i], b[i], depth) then return values.less(a[i], b[i], sign, depth + 1) end
-    end
-    return a.n < b.n
-  end
-  return fail("'%s' not supported between instances of '%s' and '%s'", sign, kind(a), kind(b))
+  local first, second = kind(values.defined(a)), kind(values.defined(b))
+  return fail("'%s' not supported between instances of '%s' and '%s'", sign, first, second)
 end
 
 --- Returns Python's `v in c`.
