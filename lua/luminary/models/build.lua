@@ -184,15 +184,13 @@ end
 -- Returns the dtype for dtype = "auto": config.json's, else the one that most weights have (in GGUF files norms and
 -- biases are float32 beside any); nil beside quantized blocks.
 local function dtype_of_weights(config, weights)
-  for _, value in pairs(weights) do
-    if options.is_plain(value) and value.blocks then return nil end
+  local counts, most = {}, nil
+  for _, v in pairs(weights) do
+    if options.is_plain(v) and v.blocks then return nil end
+    if core.is_tensor(v) and v:is_floating_point() then counts[v.dtype] = (counts[v.dtype] or 0) + v:numel() end
   end
   local from_file = config and (config.dtype or config.torch_dtype)
   if type(from_file) == "string" and core.is_floating_point(core.dtype(from_file)) then return from_file end
-  local counts, most = {}, nil
-  for _, t in pairs(weights) do
-    if core.is_tensor(t) and t:is_floating_point() then counts[t.dtype] = (counts[t.dtype] or 0) + t:numel() end
-  end
   for dtype, n in lists.sorted_pairs(counts) do
     if not most or n > counts[most] then most = dtype end
   end

@@ -230,14 +230,9 @@ function RotaryPositionalEmbeddings:rows(x, first, input_pos)
   return ops.stack({cos, cos}, -1):flatten(-2), ops.stack({-sin, sin}, -1):flatten(-2)
 end
 
---- Returns x, rotated by rows: (a, b) becomes (a * cos - b * sin, b * cos + a * sin).
+--- Returns x, rotated by rows: the elements (a, b) of a pair become (a * cos - b * sin, b * cos + a * sin).
 function RotaryPositionalEmbeddings:rotate(x, cos, sin)
-  local others -- the other element of each pair
-  if self.interleaved then
-    others = x:unflatten(-1, {-1, 2}):roll(1, -1):flatten(-2)
-  else
-    others = x:roll(self.dim / 2, -1)
-  end
+  local others = self.interleaved and x:unflatten(-1, {-1, 2}):roll(1, -1):flatten(-2) or x:roll(self.dim / 2, -1)
   return x * cos + others * sin
 end
 

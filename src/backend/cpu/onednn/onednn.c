@@ -277,7 +277,9 @@ static lm_status make_gemm(const lm_cpu_gemm_job *job, const int64_t *key, kerne
 static lm_status gemm_bf16(const lm_cpu_gemm_job *job, bool *done_) {
   *done_ = false;
   if (job->batch > 1 && !job->a.step && !job->b.step) return LM_OK; /* oneDNN broadcasts one side only */
-  if (is_stepped_vector(job->a, job->m, job->k) || is_stepped_vector(job->b, job->k, job->n)) return LM_OK;
+  if (is_stepped_vector(job->a, job->m, job->k) || is_stepped_vector(job->b, job->k, job->n) ||
+      is_stepped_vector((lm_gemm_matrix){.ld = job->ldc}, job->m, job->n))
+    return LM_OK;
   LM_DNN_GUARD(guard);
   LM_DNN_KERNEL *k = NULL;
   NEED(begin());
