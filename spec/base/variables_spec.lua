@@ -3,13 +3,6 @@
 local temp = require "spec.support.temp"
 local variables = require "luminary.environment_variables"
 
-local function read(path)
-  local file = assert(io.open(path))
-  local text = file:read "*a"
-  file:close()
-  return text
-end
-
 describe("luminary's environment variables", function()
   local folder = temp.during(before_each, after_each)
 
@@ -18,7 +11,7 @@ describe("luminary's environment variables", function()
     local strange, n = {}, 0
     for path in files:lines() do
       n = n + 1
-      local text = read(path)
+      local text = temp.read(path)
       for _, pattern in ipairs {
         'env%s*%(?%s*"(LM_[%u_]+)"', 'env%s*%(?%s*"(LUMINARY_[%u_]+)"', 'variable%s*%(?%s*"(LM_[%u_]+)"',
       } do

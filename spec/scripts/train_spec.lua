@@ -3,13 +3,6 @@ local lm = require "luminary"
 local ranks, temp = require "spec.support.ranks", require "spec.support.temp"
 local images = require "spec.support.images"
 
-local function read(path)
-  local f = assert(io.open(path, "rb"))
-  local text = f:read("*a")
-  f:close()
-  return text
-end
-
 local folder
 setup(function()
   folder = os.tmpname()
@@ -23,12 +16,14 @@ local function train(options)
   local out = folder .. "/out"
   if not options:find("--data", 1, true) then options = options .. " --data " .. folder end
   local code = os.execute(("luajit scripts/train_ddp.lua %s >%s 2>&1 </dev/null"):format(options, out))
-  return code == 0, read(out)
+  return code == 0, temp.read(out)
 end
 
 local function losses(path)
   local list = {}
-  for loss, step in read(path):gmatch '"loss":([^,}]+),[^\n]-"step":(%d+)' do list[tonumber(step)] = tonumber(loss) end
+  for loss, step in temp.read(path):gmatch '"loss":([^,}]+),[^\n]-"step":(%d+)' do
+    list[tonumber(step)] = tonumber(loss)
+  end
   return list
 end
 
@@ -41,7 +36,7 @@ describe("train_ddp.lua #lua", function()
       local list = losses(log)
       assert.equal(60, #list)
       assert(list[60] < 0.7 * list[1], ("loss %g at first, %g at last"):format(list[1], list[60]))
-      assert(read(log):match('"test_accuracy":[01]'), read(log))
+      assert(temp.read(log):match('"test_accuracy":[01]'), temp.read(log))
     end)
   end
 
@@ -62,7 +57,7 @@ describe("train_ddp.lua #lua", function()
     assert(ok, text)
     ok, text = train(common .. "--max-steps 12 --resume " .. part .. " --save " .. part .. " --log " .. log)
     assert(ok, text)
-    assert(read(whole) == read(part), "the checkpoints differ")
+    assert(temp.read(whole) == temp.read(part), "the checkpoints differ")
     local a, b = losses(folder .. "/whole.log"), losses(log)
     for k = 1, 12 do assert.equal(a[k], b[k]) end
   end)
@@ -79,7 +74,7 @@ describe("train_ddp.lua #lua", function()
       assert(ok, text)
       ok, text = train("--max-steps 5 --resume " .. part .. " --save " .. part)
       assert(ok, text)
-      assert(read(whole) == read(part), "the checkpoints differ")
+      assert(temp.read(whole) == temp.read(part), "the checkpoints differ")
       clipped = clipped or train(common .. "--max-steps 5 --log " .. folder .. "/plain.log")
       local low, plain = losses(log), losses(folder .. "/plain.log")
       for k = 1, 5 do
@@ -105,7 +100,7 @@ describe("train_ddp.lua #lua", function()
       local first = lm.load(part)
       ok, text = train("--epochs 1 --max-steps 5 --resume " .. part .. " --save " .. part)
       assert(ok, text)
-      assert(read(whole) == read(part), "the checkpoints differ")
+      assert(temp.read(whole) == temp.read(part), "the checkpoints differ")
       local saved = lm.load(whole)
       assert.not_equal(first.optimizer.param_groups[1].lr, saved.optimizer.param_groups[1].lr)
       if saved.average then
@@ -191,7 +186,7 @@ describe("train_ddp.lua #lua", function()
       RANK=0 WORLD_SIZE=2 MASTER_PORT=%d luajit scripts/train_ddp.lua --timeout 1 >%s/out 2>&1
     ]]):format(port, folder))
     assert(code ~= 0)
-    assert.matches("init_process_group: [^\n]*rank 1", read(folder .. "/out"))
+    assert.matches("init_process_group: [^\n]*rank 1", temp.read(folder .. "/out"))
   end)
 end)
 
@@ -203,7 +198,7 @@ describe("train_amp_ddp.lua #lua", function()
       local code = os.execute(("MASTER_PORT=%d luajit scripts/train_amp_ddp.lua --opt-level %s --max-steps 6 "
         .. "--batch-size 32 --data %s --log %s >%s/out 2>&1"):format(ranks.free_port(), how, folder, log,
           folder))
-      assert(code == 0, read(folder .. "/out"))
+      assert(code == 0, temp.read(folder .. "/out"))
       all[#all + 1] = losses(log)
       assert.equal(6, #all[#all])
       for k = 1, 6 do assert(math.abs(all[#all][k] - all[1][k]) < 0.02 * all[1][k], how .. ", step " .. k) end
@@ -242,7 +237,7 @@ describe("hogwild.lua", function()
     os.execute(("exec luajit scripts/hogwild.lua --data %s --processes 1 --model mlp --epochs 100000 "
       .. "--log-interval 500 > %s 2>&1 & job=$!; for i in $(seq 1200); do grep -q loss %s && break; sleep 0.05; done; "
       .. "kill $job"):format(folder, out, out))
-    local lines = select(2, read(out):gsub("process 0 .-\n", ""))
+    local lines = select(2, temp.read(out):gsub("process 0 .-\n", ""))
     assert(lines >= 1 and lines < 20, lines) -- a full buffer has some hundred, which take long
   end)
 
