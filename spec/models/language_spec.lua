@@ -803,6 +803,35 @@ describe("positions", function()
     assert.error_matches(function() rope(lm.randn(1, 1, 9, 8), 9) end, "positions 9 to 17 must be at most")
   end)
 
+  it("turn each pair by its formula, in any dtype and layout, and gradients back", function()
+    for _, dtype in ipairs {"float16", "bfloat16", "float32", "float64"} do
+      for _, interleaved in ipairs {true, false} do
+        local rope = lm.nn.RotaryPositionalEmbeddings(6, {interleaved = interleaved, dtype = "float64"})
+        local c, s = rope.cosines:narrow(1, 3, 4):to(dtype), rope.sines:narrow(1, 3, 4):to(dtype)
+        local function parts(t)
+          if not interleaved then return t:narrow(4, 1, 3), t:narrow(4, 4, 3) end
+          return t[{{}, {}, {}, {1, 6, 2}}], t[{{}, {}, {}, {2, 6, 2}}]
+        end
+        local stepped = lm.randn(2, 3, 4, 12):to(dtype)[{{}, {}, {}, {1, 12, 2}}]
+        local transposed = lm.randn(2, 4, 3, 6):to(dtype):transpose(2, 3)
+        for _, t in ipairs {stepped, transposed, lm.randn(1, 3, 4, 6):to(dtype):expand(2, 3, 4, 6)} do
+          local x = t:detach():requires_grad_()
+          local y = rope(x, 3)
+          local a, b = parts(t)
+          local first, second = parts(y)
+          assert.is_true(first:equal(a * c - b * s), dtype)
+          assert.is_true(second:equal(b * c + a * s), dtype)
+          local g = lm.randn_like(y)
+          local da, db = parts(lm.grad(y, x, g)[1])
+          local ga, gb = parts(g)
+          local near = {rtol = 2 ^ -6, atol = 2 ^ -6}
+          assert.is_true(da:allclose(ga * c + gb * s, near), dtype)
+          assert.is_true(db:allclose(gb * c - ga * s, near), dtype)
+        end
+      end
+    end
+  end)
+
   it("take little more memory while their tables are made than those have", function()
     local positions, dim = 2 ^ 20 + 5, 8
     for _, name in ipairs {"RotaryPositionalEmbeddings", "SinusoidalPositions"} do
