@@ -263,23 +263,23 @@ LM_INLINE void multiply_few(const lm_block_kind *k, bool vnni, int rows, int out
                             const lm_block_steps *x, int64_t first, const uint8_t *weight, const float *bias, float *y,
                             int64_t y_row) {
   const int bytes = LM_BLOCK_CHUNK / k->elements * k->bytes, ahead = outs > 1 ? 1024 : 4096;
-  const int64_t next = apart * (n / k->elements * k->bytes);
+  int64_t next = apart * (n / k->elements * k->bytes); /* bytes */
   few_sum sums[FEW] = {0};
-  int64_t at = 0;
-  for (; at + LM_BLOCK_CHUNK <= n; at += LM_BLOCK_CHUNK, weight += bytes) {
+  uint8_t last[OUTS][LM_BLOCK_CHUNK * 2];
+  for (int64_t at = 0; at < n; at += LM_BLOCK_CHUNK, weight += bytes) {
+    if (k->elements < LM_BLOCK_CHUNK && n - at < LM_BLOCK_CHUNK) { /* the rest is zeros */
+      const int left = (int)(n - at) / k->elements * k->bytes;
+      for (int o = 0; o < outs; o++) {
+        memcpy(last[o], weight + o * next, (size_t)left);
+        memset(last[o] + left, 0, (size_t)(bytes - left));
+      }
+      weight = last[0], next = sizeof last[0];
+    }
 #pragma GCC unroll 4
     for (int o = 0; o < outs; o++) {
       for (int i = 0; i < bytes; i += lm_cache_line) /* the processor's own stop at pages */
         __builtin_prefetch(weight + o * next + ahead + i);
       add_chunk(k, vnni, rows, weight + o * next, x, first, at, sums + o * rows);
-    }
-  }
-  if (k->elements < LM_BLOCK_CHUNK && at < n) {
-    uint8_t last[LM_BLOCK_CHUNK * 2] = {0};
-#pragma GCC unroll 1
-    for (int o = 0; o < outs; o++) {
-      memcpy(last, weight + o * next, (size_t)((n - at) / k->elements * k->bytes));
-      add_chunk(k, vnni, rows, last, x, first, at, sums + o * rows);
     }
   }
 #pragma GCC unroll 4

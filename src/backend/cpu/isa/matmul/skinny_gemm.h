@@ -7,14 +7,14 @@
 
 /* Computes C [m, n] = alpha x B + beta C: rows of x [m, k] are x_row apart, rows of C ldc. With beta 0, C is not read;
  * beta multiplies a row `bias` [n] in C's place, if there is one. B, of C's dtype, is [k, n] with ldb elements a row,
- * or with `transposed` [n, k]. */
+ * or with `transposed` [n, k]; it comes from memory unless it is `cached`. */
 typedef struct lm_skinny_gemm_job {
   int64_t m, n, k;
   const float *x;
   const void *b, *bias;
   void *c;
   int64_t x_row, ldb, ldc;
-  bool transposed;
+  bool transposed, cached;
   float alpha, beta;
 } lm_skinny_gemm_job;
 
