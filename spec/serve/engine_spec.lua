@@ -225,6 +225,23 @@ describe("serve.Engine", function()
     end
   end)
 
+  it("passes each token once, in order, to functions that wait for conversations, at their ends too", function()
+    local net = model("llama", "float32")
+    for workers = 0, 1 do
+      local engine, futures, seen = lm.serve.Engine(net, {num_workers = workers}), {}, {{}, {}, {}}
+      for i = 1, 3 do
+        futures[i] = engine:submit({i, i + 1}, {max_new_tokens = 6, eos_token_id = false, streamer = function(token)
+          table.insert(seen[i], token)
+          if i == 1 and #seen[1] == 2 then futures[3]:get(5) end
+          if i == 2 and (token == nil or #seen[2] == 3) then futures[2]:get(5) end
+        end})
+      end
+      for i = 1, 3 do assert.same(lists.slice(futures[i]:get(5), 3), seen[i]) end
+      engine:close()
+      assert.error_matches(function() engine:save(futures[1], "unused") end, "Engine: it is closed")
+    end
+  end)
+
   it("restores conversations from files, with the tokens that they would have had, and computes none again", function()
     local path = os.tmpname()
     for kind, dtype in pairs {none = "bfloat16", q8_0 = "float32"} do

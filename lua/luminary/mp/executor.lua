@@ -256,6 +256,9 @@ end
 -- Sets the outcome of a future, notes it for callbacks, and makes its descriptor readable, as the worker does later.
 local function resolve(future, outcome)
   if future.outcome then return end
+  future.outcome = outcome -- which functions that on_end calls may wait for
+  local on_end = future.executor.spec.on_end
+  if on_end then on_end(future, outcome) end
   future.outcome = future.problem and {problem = future.problem} or outcome
   if future.socket then (future.is_watched and core.mp_stop_reading or core.mp_close_handle)(future.socket) end
   if future.callbacks then table.insert(resolved, future) end
@@ -330,7 +333,6 @@ local function take(self, worker, outcome)
   worker.waiting[at] = nil
   while worker.first <= worker.last and not worker.waiting[worker.first] do worker.first = worker.first + 1 end
   self:set_open(self.open - 1)
-  if self.spec.on_end then self.spec.on_end(future, outcome) end
   resolve(future, outcome)
 end
 

@@ -118,7 +118,7 @@ function Conversations:begin(call, task)
   local outcome = failure.outcome(actions[call.action], self.scheduler, call, conversation)
   local r = outcome.values and outcome.values[1]
   if not r then return self.answer(task, outcome) end
-  self.task_of[r], r.streams, self.open = task, call.streams, self.open + 1
+  self.task_of[r], r.passed, self.open = task, call.streams and #r.ids, self.open + 1
 end
 
 local function finish(self, r, outcome)
@@ -136,9 +136,12 @@ function Conversations:step()
     for _, r in ipairs(self.scheduler:clear()) do finish(self, r, {problem = outcome.problem}) end
     return
   end
-  for _, r in ipairs(outcome.values[1]) do
-    for i = #r.ids - (r.streams and r.fresh or 0) + 1, #r.ids do self.answer_part(self.task_of[r], r.ids[i]) end
-    if r.done then finish(self, r, outcome_of(r)) end
+  for _, r in ipairs(outcome.values[1]) do -- functions that get tokens may compute further steps
+    while r.passed and r.passed < #r.ids do
+      r.passed = r.passed + 1
+      self.answer_part(self.task_of[r], r.ids[r.passed])
+    end
+    if r.done and self.task_of[r] then finish(self, r, outcome_of(r)) end
   end
 end
 
@@ -192,7 +195,6 @@ function Inline:submit(who, _, args, _)
   self:make_room(who)
   self.conversations = self.conversations or Conversations(self.spec.setup, step, function(future, outcome)
     self:set_open(self.conversations.open)
-    ended(future, outcome)
     Executor.resolve(future, outcome)
   end, Executor.receive)
   self.calls = (self.calls or 0) + 1
@@ -203,7 +205,6 @@ function Inline:submit(who, _, args, _)
 end
 
 function Inline.read() end
-
 function Inline.finish() end -- at the end of the program nobody waits
 
 function Inline:wait(_) self.conversations:step() end
@@ -213,9 +214,7 @@ function Inline:withdraw(future)
   return false
 end
 
-function Inline:advance()
-  if self.open > 0 then self:wait() end
-end
+function Inline:advance() return self.open > 0 and self:wait() end
 
 local Engine = class.define "Engine"
 
@@ -302,6 +301,12 @@ local function set_tokenizer(self, call, tokenizer)
   end
 end
 
+-- Sends a call; returns its future.
+local function send(self, who, call)
+  if self.is_closed then fail "Engine: it is closed; make another one" end
+  return self.executor:submit(who, nil, {call}, 1)
+end
+
 -- Sends a call with the options of a conversation; returns its future. read(own): fills the call by the options as
 -- generation_options.read returns them.
 local function begin(self, who, opts, read)
@@ -311,14 +316,12 @@ local function begin(self, who, opts, read)
   own.seed = nil
   local o = read(call, own)
   check_own(who, o)
-  if self.is_closed then fail "Engine: it is closed; make another one" end
   local write = o.streamer
   if o.on_text then
     local text = streamer(function(tokens) return generation_options.text_of(o.tokenizer, tokens) end, o.on_text)
     function write(token)
       local stops = o.streamer and token and o.streamer(token) == false
-      local shows = token == nil or not o.ends[token]
-      if shows then stops = text(token) == false or stops end
+      if token == nil or not o.ends[token] then stops = text(token) == false or stops end
       return not stops
     end
   end
@@ -326,7 +329,7 @@ local function begin(self, who, opts, read)
   call.o, call.streams = own, write ~= nil
   local has_texts = o.stop_strings or o.constraint or call.action == "restore" and o.tokenizer
   if has_texts then set_tokenizer(self, call, o.tokenizer) end
-  local future = self.executor:submit(who, nil, {call}, 1)
+  local future = send(self, who, call)
   if has_texts then self.sent.worker = self.executor.workers[1] end
   return write and future:on_part(write) or future
 end
@@ -355,11 +358,9 @@ function Engine:save(future, path)
   Executor.need_future(who, future)
   if future.executor ~= self.executor then fail("%s: the future is of another engine", who) end
   local call = {who = who, action = "save", path = options.arg(who, "path", path, "string"), number = future.number}
-  if future:done() then
-    call.session = future.outcome.session
-    if not call.session then fail("%s: the conversation has no tokens: it failed or was canceled", who) end
-  end
-  return self.executor:submit(who, nil, {call}, 1)
+  call.session = future:done() and (future.outcome.session
+    or fail("%s: the conversation has no tokens: it failed or was canceled", who)) or nil
+  return send(self, who, call)
 end
 
 --- engine:restore(path [, {…, append, seed}]): Continues the conversation of a file of engine:save, with the tokens
