@@ -138,6 +138,9 @@ term  ::= [0-9]+ | "(" sum ")" |
       ["#/minItems must be a natural number"] = '{"minItems": -1}',
       ["#/maxItems must be a natural number"] = '{"maxItems": {"a": 1}}',
     } do refuses(pattern, {json_schema = text}) end
+    local properties = {}
+    for i = 1, 5000 do properties["p" .. i] = {type = "string"} end
+    refuses("more than 131072 elements", {json_schema = {properties = properties}})
   end)
 
   it("yields values of random schemas from random tokens", function()

@@ -120,21 +120,19 @@ return function(schema, fail)
       if more == nil or more == false then return more == nil and ref "object" or seq(text "{", space, text "}") end
       return listed("{", seq(ref "string", space, text ":", space, convert(more, path .. "/additionalProperties")), "}")
     end
-    local tails = {}
-    local function tail(i, has_before)
-      if i > #keys then return seq(space, text "}") end
-      local slot = i * 2 + (has_before and 1 or 0)
-      if tails[slot] then return tails[slot] end
+    local last = seq(space, text "}")
+    local first, later = last, last -- nodes of the properties from a key on, of the first one and behind others
+    for i = #keys, 1, -1 do
       local key = keys[i]
       local of_key = values.at(properties, key)
       if of_key == nil then of_key = more == nil and true or more end
-      local node = convert(of_key, path .. "/properties/" .. tostring(key))
-      local pair = seq(space, constant(key), space, text ":", space, node, tail(i + 1, true))
-      if has_before then pair = seq(space, text ",", pair) end
-      tails[slot] = name_of(needs[key] and pair or alt {pair, tail(i + 1, has_before)})
-      return tails[slot]
+      local node = convert(of_key, path .. "/properties/" .. key)
+      local pair = seq(space, constant(key), space, text ":", space, node, later)
+      local behind = seq(space, text ",", pair)
+      first = name_of(needs[key] and pair or alt {pair, first})
+      later = name_of(needs[key] and behind or alt {behind, later})
     end
-    return seq(text "{", tail(1, false))
+    return seq(text "{", first)
   end
 
   local function array(one, path)
