@@ -147,7 +147,7 @@ describe("serve.Engine", function()
     assert.is_true(#engine.executor.conversations.scheduler.pages.unused <= 200) -- twice the number of pages
     for _ = 1, 4 do engine:submit(random_ids(120), {max_new_tokens = 1}) end
     engine:close() -- which takes the memory of those
-    engine.is_closed = false
+    engine.executor.is_closed = false
     assert_free(engine)
     counter.count = 0
     local all = engine:submit(begin, {max_new_tokens = 1}):get()

@@ -301,12 +301,6 @@ local function set_tokenizer(self, call, tokenizer)
   end
 end
 
--- Sends a call; returns its future.
-local function send(self, who, call)
-  if self.is_closed then fail "Engine: it is closed; make another one" end
-  return self.executor:submit(who, nil, {call}, 1)
-end
-
 -- Sends a call with the options of a conversation; returns its future. read(own): fills the call by the options as
 -- generation_options.read returns them.
 local function begin(self, who, opts, read)
@@ -329,7 +323,7 @@ local function begin(self, who, opts, read)
   call.o, call.streams = own, write ~= nil
   local has_texts = o.stop_strings or o.constraint or call.action == "restore" and o.tokenizer
   if has_texts then set_tokenizer(self, call, o.tokenizer) end
-  local future = send(self, who, call)
+  local future = self.executor:submit(who, nil, {call}, 1)
   if has_texts then self.sent.worker = self.executor.workers[1] end
   return write and future:on_part(write) or future
 end
@@ -360,7 +354,7 @@ function Engine:save(future, path)
   local call = {who = who, action = "save", path = options.arg(who, "path", path, "string"), number = future.number}
   call.session = future:done() and (future.outcome.session
     or fail("%s: the conversation has no tokens: it failed or was canceled", who)) or nil
-  return send(self, who, call)
+  return self.executor:submit(who, nil, {call}, 1)
 end
 
 --- engine:restore(path [, {…, append, seed}]): Continues the conversation of a file of engine:save, with the tokens
@@ -383,9 +377,6 @@ end
 function Engine:counts() return lists.copy(self.executor.counts) end
 
 --- Waits for the conversations that are open, and ends the worker. Calls after it are refused.
-function Engine:close()
-  self.is_closed = true
-  self.executor:close()
-end
+function Engine:close() self.executor:close() end
 
 return Engine
