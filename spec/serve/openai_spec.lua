@@ -272,6 +272,16 @@ describe("serve.OpenAI", function()
     assert.equal(0, metric "luminary_conversations_open")
   end)
 
+  serves("refuses requests whose fields have another type", function()
+    for pattern, request in pairs {
+      ["path must be a string, got 1"] = {method = "GET", path = 1}, ["body must be a string"] = {path = "/", body = 1},
+      ["on_change must be a function"] = {path = "/health", on_change = 1}, ["unknown option 'url'"] = {url = "/"},
+    } do
+      assert.error_matches(function() server:request(request) end, pattern)
+    end
+    assert.equal(404, (ask ""))
+  end)
+
   serves("ends open answers with an error when it is closed, and refuses requests after it", function()
     local own = lm.serve.OpenAI(folder, {name = "m"})
     local reply = own:request {method = "POST", path = "/v1/completions", body = json_encode {
