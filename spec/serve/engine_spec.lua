@@ -234,10 +234,10 @@ describe("serve.Engine", function()
           table.insert(seen[i], token)
           if i == 1 and #seen[1] == 2 then futures[3]:get(5) end
           if i == 2 and (token == nil or #seen[2] == 3) then futures[2]:get(5) end
+          if i == 3 and #seen[3] == 6 then engine:close() end
         end})
       end
       for i = 1, 3 do assert.same(lists.slice(futures[i]:get(5), 3), seen[i]) end
-      engine:close()
       assert.error_matches(function() engine:save(futures[1], "unused") end, "Engine: it is closed")
     end
   end)

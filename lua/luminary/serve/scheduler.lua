@@ -165,11 +165,10 @@ local function continue(self, each, scores, best, row)
   drafts.learn(r, #each.drafts, r.count - count - 1, self.settings.draft_tokens)
 end
 
---- Computes the next token of each conversation, or a part of its prompt, with a net in evaluation mode. Returns the
---- conversations that were open before. After an error nothing has changed.
+--- Computes the next token of each conversation, or a part of its prompt, with a net in evaluation mode. After an
+--- error nothing has changed.
 function Scheduler:step()
-  local all = lists.append(lists.copy(self.running), self.waiting)
-  for _, r in ipairs(all) do
+  for _, r in ipairs(lists.joined(self.running, self.waiting)) do
     if r.is_canceled then finish(self, r) end
   end
   local function is_open(r) return not r.done end
@@ -192,7 +191,6 @@ function Scheduler:step()
     end
     self.running = lists.filter(self.running, is_open)
   end
-  return all
 end
 
 --- Ends all conversations, and returns them.
