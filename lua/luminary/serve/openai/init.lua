@@ -109,7 +109,7 @@ function OpenAI:check()
   if not ok then options.fail("%s", options.without_position(why):gsub("^Future:get: ", "")) end
 end
 
---- Waits for the answers that are open, `seconds` at most (nil: no limit), and ends the worker.
+--- Waits for open answers, `seconds` at most (nil: no limit), ends the others with an error, and the worker.
 function OpenAI:close(seconds) self.executor:close(seconds) end
 
 return OpenAI
