@@ -28,9 +28,9 @@ end
 async.set_async = signature.of(
   [[set_async({workers: integer(1, 256) = 1, threads: count, max_queue: count, nice: integer(0, 19) = 0,
   socket_paths = false})]], function(opts)
-    local new = new_executor(opts)
-    if executor then executor:close() end
-    executor = new
+    local old = executor
+    executor = new_executor(opts)
+    if old then old:close() end
   end)
 
 --- lm.async(f, ...): Calls f(...), a function or a module, on a worker thread with a Lua state of its own; returns a

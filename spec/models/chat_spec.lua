@@ -134,6 +134,7 @@ describe("lm.chat", function()
       ["cannot open 'none.gguf'"] = {"none.gguf", "x"}, ["messages must be a table, got 3"] = {path, 3},
       ["unknown option 'temp'"] = {path, "x", {temp = 1}}, ["options must be a table, got 3"] = {path, "x", 3},
       ["there is no message"] = {path, {}}, ["more than the context of 9 positions"] = {path, messages, {context = 9}},
+      ["the text has no tokens"] = {path, ""}, ["template must be a table, got 3"] = {path, messages, {template = 3}},
       ["unavailable device 'cuda:99'"] = {path, messages, {device = "cuda:99"}},
     } do
       local ok, why = pcall(function() return lm.async(lm.chat.answer, unpack(arguments)):get() end)
@@ -182,6 +183,7 @@ describe("lm.chat", function()
       ["unknown option 'temp'"] = {make_net(), {tokenizer = tokenizer, temp = 1}},
       ["temperature must be"] = {make_net(), {tokenizer = tokenizer, temperature = "hot"}},
       ["system"] = {make_net(), {tokenizer = tokenizer, system = 1}},
+      ["tokenizer must be a tokenizer of lm.text, got 1"] = {make_net(), {tokenizer = 1}},
       ["{base = 0}"] = {make_net(), {tokenizer = lm.text.Tokenizer(folder .. "/model", {base = 0})}},
     } do
       local ok, why = pcall(lm.chat, case[1], case[2])

@@ -147,7 +147,7 @@ describe("serve.Engine", function()
     assert.is_true(#engine.executor.conversations.scheduler.pages.unused <= 200) -- twice the number of pages
     for _ = 1, 4 do engine:submit(random_ids(120), {max_new_tokens = 1}) end
     engine:close() -- which takes the memory of those
-    engine.is_closed = false
+    engine.executor.is_closed = false
     assert_free(engine)
     counter.count = 0
     local all = engine:submit(begin, {max_new_tokens = 1}):get()
@@ -222,6 +222,23 @@ describe("serve.Engine", function()
       assert.is_true(not canceled:cancelled() and #canceled:get() < 46)
       if workers == 0 then assert_free(engine) end
       engine:close()
+    end
+  end)
+
+  it("passes each token once, in order, to functions that wait for conversations, at their ends too", function()
+    local net = model("llama", "float32")
+    for workers = 0, 1 do
+      local engine, futures, seen = lm.serve.Engine(net, {num_workers = workers}), {}, {{}, {}, {}}
+      for i = 1, 3 do
+        futures[i] = engine:submit({i, i + 1}, {max_new_tokens = 6, eos_token_id = false, streamer = function(token)
+          table.insert(seen[i], token)
+          if i == 1 and #seen[1] == 2 then futures[3]:get(5) end
+          if i == 2 and (token == nil or #seen[2] == 3) then futures[2]:get(5) end
+          if i == 3 and #seen[3] == 6 then engine:close() end
+        end})
+      end
+      for i = 1, 3 do assert.same(lists.slice(futures[i]:get(5), 3), seen[i]) end
+      assert.error_matches(function() engine:save(futures[1], "unused") end, "Engine: it is closed")
     end
   end)
 

@@ -272,6 +272,29 @@ describe("serve.OpenAI", function()
     assert.equal(0, metric "luminary_conversations_open")
   end)
 
+  serves("refuses requests whose fields have another type", function()
+    for pattern, request in pairs {
+      ["path must be a string, got 1"] = {method = "GET", path = 1}, ["body must be a string"] = {path = "/", body = 1},
+      ["on_change must be a function"] = {path = "/health", on_change = 1}, ["unknown option 'url'"] = {url = "/"},
+    } do
+      assert.error_matches(function() server:request(request) end, pattern)
+    end
+    assert.equal(404, (ask ""))
+  end)
+
+  serves("ends open answers with an error when it is closed, and refuses requests after it", function()
+    local own = lm.serve.OpenAI(folder, {name = "m"})
+    local reply = own:request {method = "POST", path = "/v1/completions", body = json_encode {
+      model = "m", prompt = "a", stream = true, n = 16, max_tokens = 450, temperature = 1.5}}
+    wait_for(function() return reply.status end)
+    own:close(0)
+    assert.is_true(reply.is_over)
+    reply:read()
+    assert.is_nil(reply:read())
+    assert.error_matches(function() reply.future:get(5) end, "the worker was closed before the call ended")
+    assert.equal(503, (ask("/health", nil, own)))
+  end)
+
   serves("refuses more requests than its queue takes, and reports a model that cannot be loaded", function()
     local small = lm.serve.OpenAI(folder, {max_queue = 1})
     local first = small:request {method = "GET", path = "/health"}

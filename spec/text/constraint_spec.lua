@@ -130,7 +130,17 @@ term  ::= [0-9]+ | "(" sum ")" |
       ["no value is valid"] = "false", ["malformed JSON"] = "{",
       ["required beside const"] = '{"const": 1, "required": []}',
       ["no text matches"] = '{"$ref": "#"}',
+      ["#/properties must be an object"] = '{"properties": []}',
+      ["#/required must be an array"] = '{"required": "a"}', ["#/required must be strings"] = '{"required": [1]}',
+      ["#/prefixItems must be an array"] = '{"prefixItems": {"a": 1}}',
+      ["#/items/enum must be an array"] = '{"items": {"enum": 1}}', ["#/anyOf must be an array"] = '{"anyOf": 1}',
+      ["#/pattern must be a string"] = '{"pattern": []}',
+      ["#/minItems must be a natural number"] = '{"minItems": -1}',
+      ["#/maxItems must be a natural number"] = '{"maxItems": {"a": 1}}',
     } do refuses(pattern, {json_schema = text}) end
+    local properties = {}
+    for i = 1, 5000 do properties["p" .. i] = {type = "string"} end
+    refuses("more than 131072 elements", {json_schema = {properties = properties}})
   end)
 
   it("yields values of random schemas from random tokens", function()

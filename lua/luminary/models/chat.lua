@@ -40,12 +40,13 @@ function Chat:init(source, o)
     options.must_be("chat", "source", "a path of a model's folder or GGUF file, or a net", source)
   end
   self.net = is_path and load_net("chat", source, {dtype = o.dtype or "auto", device = o.device}) or source
-  self.tokenizer = o.tokenizer or is_path and text.Tokenizer(source) or fail "chat: a net requires {tokenizer = …}"
-  if self.tokenizer.base ~= 1 then fail "chat: the tokenizer's ids must begin at 1, got {base = 0}" end
+  local given = o.tokenizer or is_path and text.Tokenizer(source) or fail "chat: a net requires {tokenizer = …}"
+  if not class.has(given, "decode") then options.must_be("chat", "tokenizer", "a tokenizer of lm.text", given) end
+  if given.base ~= 1 then fail "chat: the tokenizer's ids must begin at 1, got {base = 0}" end
   local context = o.context and options.arg("chat", "context", o.context, "count") or math.huge
   self.positions = (self.net.config or {}).max_positions or math.huge
   self.capacity = math.min(self.positions, context)
-  self.tools, self.template, self.messages, self.past = o.tools, o.template or {}, {}, {}
+  self.tokenizer, self.tools, self.template, self.messages, self.past = given, o.tools, o.template or {}, {}, {}
   local new = math.min(MOST_NEW, math.max(1, math.floor(self.capacity / 2)))
   self.options = {max_new_tokens = new, num_beams = 1, num_return_sequences = 1}
   for name, v in pairs(o) do
@@ -76,7 +77,7 @@ end
 -- room for `new` tokens. A turn is a message of the user, and those up to the next one.
 local function prompt(self, new)
   local settings = {add_generation_prompt = true, tools = self.tools}
-  for name, v in pairs(self.template) do settings[name] = v end
+  for name, v in pairs(options.arg("chat", "template", self.template, "table")) do settings[name] = v end
   while true do
     local ids = self.tokenizer:apply_chat_template(self.messages, settings).input_ids
     if ids.shape[2] + new <= self.capacity then return ids end
@@ -147,6 +148,7 @@ end
 -- Returns the ids of a text, the last that leave room for `new` tokens.
 local function last_ids(self, before, new)
   local ids = self.tokenizer(before).input_ids
+  if ids.shape[2] == 0 then fail "chat.answer: the text has no tokens" end
   local n = math.max(1, math.min(ids.shape[2], self.capacity - new))
   return ids:narrow(2, ids.shape[2] - n + 1, n)
 end

@@ -256,6 +256,9 @@ end
 -- Sets the outcome of a future, notes it for callbacks, and makes its descriptor readable, as the worker does later.
 local function resolve(future, outcome)
   if future.outcome then return end
+  future.outcome = outcome -- which functions that on_end calls may wait for
+  local on_end = future.executor.spec.on_end
+  if on_end then on_end(future, outcome) end
   future.outcome = future.problem and {problem = future.problem} or outcome
   if future.socket then (future.is_watched and core.mp_stop_reading or core.mp_close_handle)(future.socket) end
   if future.callbacks then table.insert(resolved, future) end
@@ -330,8 +333,12 @@ local function take(self, worker, outcome)
   worker.waiting[at] = nil
   while worker.first <= worker.last and not worker.waiting[worker.first] do worker.first = worker.first + 1 end
   self:set_open(self.open - 1)
-  if self.spec.on_end then self.spec.on_end(future, outcome) end
   resolve(future, outcome)
+end
+
+-- Ends the open calls of a worker with an error.
+local function fail_calls(self, worker, text)
+  while worker.first <= worker.last do take(self, worker, {problem = {message = text, traceback = ""}}) end
 end
 
 -- Drops a worker that has ended, with an error for each of its open calls. Returns how it ended; nil if it runs.
@@ -340,15 +347,16 @@ local function drop_dead(self, worker)
   local problem = worker:failure()
   local text = "the worker "
     .. (problem and problem.message and "ended: " .. problem.message or Worker.how_it_ended(worker))
-  while worker.first <= worker.last do take(self, worker, {problem = {message = text, traceback = ""}}) end
+  fail_calls(self, worker, text)
   self.workers[worker.index + 1] = nil
   return text
 end
 
 Executor.MOST_CALLS = 512 -- limit of a worker; more may not fit into the buffer of its socket
 
---- Fails if max_queue calls are open, after reading the answers that have come.
+--- Fails if max_queue calls are open, after reading the answers that have come, or if it is closed.
 function Executor:make_room(who)
+  if self.is_closed then fail("%s: it is closed; make another one", self.spec.who) end
   Executor.renew(self)
   if self.open >= math.min(self.spec.max_queue, Executor.MOST_CALLS) then self:read() end
   if self.open >= self.spec.max_queue then
@@ -455,9 +463,11 @@ local function run_callbacks()
   return count
 end
 
---- Waits for the open calls, `seconds` at most (nil: no limit), and ends the workers.
+--- Waits for the open calls, `seconds` at most (nil: no limit), ends the workers, and with an error calls that are
+--- still open. Refuses calls from here on.
 function Executor:close(seconds)
   local deadline = core.time() + (seconds or math.huge)
+  self.is_closed = true
   if self.process == core.process_id() then
     self:read()
     while self.open > 0 and core.time() < deadline do
@@ -467,6 +477,7 @@ function Executor:close(seconds)
     local workers = {}
     for _, worker in pairs(self.workers) do workers[#workers + 1] = worker end
     Worker.stop(workers, seconds and 0.1 or 1)
+    for _, worker in ipairs(workers) do fail_calls(self, worker, "the worker was closed before the call ended") end
   end
   self.workers = {}
   at_exit.forget(self)

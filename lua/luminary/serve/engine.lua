@@ -98,14 +98,14 @@ end
 
 -- ---- conversations of a thread
 
--- The conversations of a scheduler, each with its task, which has its number: a call of a worker, or a future.
+-- The open conversations of a scheduler, each with its task, which has its number: a call of a worker, or a future.
 local Conversations = class.root "Conversations"
 
 -- step(scheduler): computes a step. answer(task, outcome), answer_part(task, token): get the results of a task.
 function Conversations:init(setup, step, answer, answer_part)
   self.scheduler = Scheduler(setup.net, setup.settings)
   self.step_of, self.answer, self.answer_part = step, answer, answer_part
-  self.task_of, self.open = {}, 0
+  self.list = {}
   self.ended = {} -- the latest, {number, session}, whose ends the caller may not have read yet
 end
 
@@ -114,16 +114,17 @@ function Conversations:begin(call, task)
   self.scheduler.tokenizer = call.tokenizer or self.scheduler.tokenizer
   local function is_its(each) return each.number == call.number end
   local conversation = (lists.find(self.ended, is_its) or {}).session
-  for r, of in pairs(self.task_of) do conversation = is_its(of) and r or conversation end
+  for _, r in ipairs(self.list) do conversation = is_its(r.task) and r or conversation end
   local outcome = failure.outcome(actions[call.action], self.scheduler, call, conversation)
   local r = outcome.values and outcome.values[1]
   if not r then return self.answer(task, outcome) end
-  self.task_of[r], r.streams, self.open = task, call.streams, self.open + 1
+  r.task, r.passed, self.list[#self.list + 1] = task, call.streams and #r.ids, r
 end
 
 local function finish(self, r, outcome)
-  local task = self.task_of[r]
-  self.task_of[r], self.open = nil, self.open - 1
+  local task = r.task
+  r.task = nil
+  table.remove(self.list, lists.index_of(self.list, r))
   self.ended[#self.ended + 1] = {number = task.number, session = outcome.session}
   if #self.ended > Executor.MOST_CALLS then table.remove(self.ended, 1) end
   self.answer(task, outcome)
@@ -136,9 +137,12 @@ function Conversations:step()
     for _, r in ipairs(self.scheduler:clear()) do finish(self, r, {problem = outcome.problem}) end
     return
   end
-  for _, r in ipairs(outcome.values[1]) do
-    for i = #r.ids - (r.streams and r.fresh or 0) + 1, #r.ids do self.answer_part(self.task_of[r], r.ids[i]) end
-    if r.done then finish(self, r, outcome_of(r)) end
+  for _, r in ipairs(lists.copy(self.list)) do -- functions that get tokens may compute further steps
+    while r.passed and r.passed < #r.ids do
+      r.passed = r.passed + 1
+      self.answer_part(r.task, r.ids[r.passed])
+    end
+    if r.done and r.task then finish(self, r, outcome_of(r)) end
   end
 end
 
@@ -151,7 +155,7 @@ local function serve(index, setup)
   local conversations = Conversations(setup, function(scheduler) return core.no_grad(scheduler.step, scheduler) end,
     Executor.answer, Executor.answer_part)
   while true do
-    local task = Executor.next_task(conversations.open > 0 and 0 or nil)
+    local task = Executor.next_task(conversations.list[1] and 0 or nil)
     if task == nil then return end
     if task then
       task.is_canceled = not Executor.begin(task, begun)
@@ -161,9 +165,9 @@ local function serve(index, setup)
       else
         conversations:begin(task.args[1], task)
       end
-    elseif conversations.open > 0 then
-      for r, of in pairs(conversations.task_of) do
-        r.is_canceled = r.is_canceled or of.is_canceled or Executor.is_canceled(of)
+    elseif conversations.list[1] then
+      for _, r in ipairs(conversations.list) do
+        r.is_canceled = r.is_canceled or r.task.is_canceled or Executor.is_canceled(r.task)
       end
       conversations:step()
     end
@@ -191,31 +195,27 @@ end
 function Inline:submit(who, _, args, _)
   self:make_room(who)
   self.conversations = self.conversations or Conversations(self.spec.setup, step, function(future, outcome)
-    self:set_open(self.conversations.open)
-    ended(future, outcome)
+    self:set_open(#self.conversations.list)
     Executor.resolve(future, outcome)
   end, Executor.receive)
   self.calls = (self.calls or 0) + 1
   local future = Executor.new_future(self, nil, self.calls)
   self.conversations:begin(args[1], future)
-  self:set_open(self.conversations.open)
+  self:set_open(#self.conversations.list)
   return future
 end
 
 function Inline.read() end
-
 function Inline.finish() end -- at the end of the program nobody waits
 
 function Inline:wait(_) self.conversations:step() end
 
 function Inline:withdraw(future)
-  for r, of in pairs(self.conversations.task_of) do r.is_canceled = r.is_canceled or of == future end
+  for _, r in ipairs(self.conversations.list) do r.is_canceled = r.is_canceled or r.task == future end
   return false
 end
 
-function Inline:advance()
-  if self.open > 0 then self:wait() end
-end
+function Inline:advance() return self.open > 0 and self:wait() end
 
 local Engine = class.define "Engine"
 
@@ -311,14 +311,12 @@ local function begin(self, who, opts, read)
   own.seed = nil
   local o = read(call, own)
   check_own(who, o)
-  if self.is_closed then fail "Engine: it is closed; make another one" end
   local write = o.streamer
   if o.on_text then
     local text = streamer(function(tokens) return generation_options.text_of(o.tokenizer, tokens) end, o.on_text)
     function write(token)
       local stops = o.streamer and token and o.streamer(token) == false
-      local shows = token == nil or not o.ends[token]
-      if shows then stops = text(token) == false or stops end
+      if token == nil or not o.ends[token] then stops = text(token) == false or stops end
       return not stops
     end
   end
@@ -355,10 +353,8 @@ function Engine:save(future, path)
   Executor.need_future(who, future)
   if future.executor ~= self.executor then fail("%s: the future is of another engine", who) end
   local call = {who = who, action = "save", path = options.arg(who, "path", path, "string"), number = future.number}
-  if future:done() then
-    call.session = future.outcome.session
-    if not call.session then fail("%s: the conversation has no tokens: it failed or was canceled", who) end
-  end
+  call.session = future:done() and (future.outcome.session
+    or fail("%s: the conversation has no tokens: it failed or was canceled", who)) or nil
   return self.executor:submit(who, nil, {call}, 1)
 end
 
@@ -382,9 +378,6 @@ end
 function Engine:counts() return lists.copy(self.executor.counts) end
 
 --- Waits for the conversations that are open, and ends the worker. Calls after it are refused.
-function Engine:close()
-  self.is_closed = true
-  self.executor:close()
-end
+function Engine:close() self.executor:close() end
 
 return Engine

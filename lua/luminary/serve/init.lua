@@ -203,15 +203,11 @@ function Batcher:submit(x)
   if not collates and (x:dim() == 0 or x:size(1) == 0) then
     options.wrong_shape("Batcher", "x", x, "[rows, ...] with at least one row")
   end
-  if self.is_closed then options.fail "Batcher: it is closed; make another one" end
   return self.executor:submit("Batcher", nil, {x}, 1)
 end
 
 --- Waits for the calls that are open, and ends the worker. Calls after it are refused.
-function Batcher:close()
-  self.is_closed = true
-  self.executor:close()
-end
+function Batcher:close() self.executor:close() end
 
 return options.strict("serve", {
   Batcher = Batcher, Engine = require "luminary.serve.engine", nginx = require "luminary.serve.nginx",

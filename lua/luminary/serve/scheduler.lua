@@ -26,10 +26,9 @@ function Scheduler:init(net, settings)
 end
 
 --- Makes a conversation of a list of ids with options of generation_options.read: {ids, o, done, problem, is_canceled,
---- fresh = number of tokens of the latest step, drafts and accepted = numbers of drafted tokens}. Its ids grow; setting
---- is_canceled ends it.
+--- drafts and accepted = numbers of drafted tokens}. Its ids grow; setting is_canceled ends it.
 function Scheduler.conversation(ids, o)
-  local r = {ids = ids, o = o, pages = {}, count = 0, computed = 0, drafted = 0, noted = 0, fresh = 0, done = false,
+  local r = {ids = ids, o = o, pages = {}, count = 0, computed = 0, drafted = 0, noted = 0, done = false,
     drafts = 0, accepted = 0, reach = 4}
   if o.constraint then
     r.constraint = load_module("luminary.text.constraint").new("Engine:submit", o.constraint, o.tokenizer, 1)
@@ -149,7 +148,7 @@ end
 -- Appends a token; ends the conversation if that is its last.
 local function append(self, r, token)
   r.computed = #r.ids
-  r.ids[#r.ids + 1], r.count, r.fresh = token, r.count + 1, r.fresh + 1
+  r.ids[#r.ids + 1], r.count = token, r.count + 1
   local is_over = r.constraint and r.constraint:advance(1, token) or r.o.is_end(r.ids)
   if is_over or r.count == r.o.max_new_tokens then finish(self, r) end
 end
@@ -157,21 +156,19 @@ end
 -- Appends the next token of an entry of a plan, and those after it as far as its drafts are right. scores and best: of
 -- the step, where its own follow row `row`.
 local function continue(self, each, scores, best, row)
-  local r = each.r
+  local r, count = each.r, each.r.count
   for i = 1, #each.drafts + 1 do
     local token = chosen(r, scores:narrow(1, row + i, 1), best[row + i])
     append(self, r, token)
     if r.done or token ~= each.drafts[i] then break end
   end
-  drafts.learn(r, #each.drafts, r.fresh - 1, self.settings.draft_tokens)
+  drafts.learn(r, #each.drafts, r.count - count - 1, self.settings.draft_tokens)
 end
 
---- Computes the next token of each conversation, or a part of its prompt, with a net in evaluation mode. Returns the
---- conversations that were open before. After an error nothing has changed.
+--- Computes the next token of each conversation, or a part of its prompt, with a net in evaluation mode. After an
+--- error nothing has changed.
 function Scheduler:step()
-  local all = lists.append(lists.copy(self.running), self.waiting)
-  for _, r in ipairs(all) do
-    r.fresh = 0
+  for _, r in ipairs(lists.joined(self.running, self.waiting)) do
     if r.is_canceled then finish(self, r) end
   end
   local function is_open(r) return not r.done end
@@ -194,7 +191,6 @@ function Scheduler:step()
     end
     self.running = lists.filter(self.running, is_open)
   end
-  return all
 end
 
 --- Ends all conversations, and returns them.

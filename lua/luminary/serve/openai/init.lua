@@ -77,15 +77,18 @@ OpenAI.init = signature.of([[OpenAI(source, {name: string, tokenizer, template: 
     }
   end)
 
+local fields = {method = {"string", ""}, path = {"string", ""}, body = {"string", ""}, length = {"number", 0},
+  on_change = {"callable", function() end}}
+
 --- server:request {method, path, body = "", length, on_change}: Begins to answer a request. Returns a reply:
 --- reply.status is nil until the answer begins, then reply.kind is its Content-Type; reply:read() returns its text
 --- since the last call, nil at the end; reply:cancel() ends it. on_change() is called, in lm.poll(), when there is
 --- more. length: of the body, which need not be read if it is more than max_body.
 function OpenAI:request(request)
-  local reply = Reply()
-  reply.parts, reply.unread, reply.on_change = {}, 0, request.on_change or function() end
-  local call = {method = request.method, path = request.path:match "^[^?]*", body = request.body or ""}
-  if math.max(#call.body, request.length or 0) > self.max_body then
+  local o, reply = options.check("OpenAI:request", request, fields), Reply()
+  reply.parts, reply.unread, reply.on_change = {}, 0, o.on_change
+  local call = {method = o.method, path = o.path:match "^[^?]*", body = o.body}
+  if math.max(#call.body, o.length) > self.max_body then
     refuse(reply, 413, ("the body must have at most %d bytes"):format(self.max_body))
     return reply
   end
@@ -106,7 +109,7 @@ function OpenAI:check()
   if not ok then options.fail("%s", options.without_position(why):gsub("^Future:get: ", "")) end
 end
 
---- Waits for the answers that are open, `seconds` at most (nil: no limit), and ends the worker.
+--- Waits for open answers, `seconds` at most (nil: no limit), ends the others with an error, and the worker.
 function OpenAI:close(seconds) self.executor:close(seconds) end
 
 return OpenAI

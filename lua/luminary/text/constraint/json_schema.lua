@@ -17,6 +17,10 @@ local words = {
   string = lists.set {"minLength", "maxLength", "pattern", "format"},
   integer = {}, number = {}, boolean = {}, null = {},
 }
+local kinds_of_words = {properties = "dict", pattern = "str", format = "str"}
+for _, word in ipairs {"required", "prefixItems", "enum", "anyOf"} do kinds_of_words[word] = "list" end
+for _, word in ipairs {"minItems", "maxItems", "minLength", "maxLength"} do kinds_of_words[word] = "int" end
+local names_of_kinds = {dict = "an object", list = "an array", str = "a string", int = "a natural number"}
 local type_names = {
   str = "string", int = "integer", float = "number", bool = "boolean", NoneType = "null", dict = "object",
   list = "array",
@@ -101,22 +105,14 @@ return function(schema, fail)
     return ref("schema " .. counts)
   end
   local function constant(v) return text(values.repr(v, {json = true, between = ", ", after_key = ": "})) end
-  local convert
-
-  local get = values.at
-  local function count(one, key, path)
-    local n = get(one, key)
-    if n ~= nil and not (type(n) == "number" and n >= 0 and n % 1 == 0) then
-      fail("%s/%s must be a natural number", path, key)
-    end
-    return n
-  end
+  local get, convert = values.at, nil
 
   local function object(one, path)
     local properties, required = get(one, "properties") or values.dict(), get(one, "required") or values.list {}
     local more = get(one, "additionalProperties")
     local keys, needs = lists.slice(properties.keys), {}
     for _, key in ipairs(required) do
+      if type(key) ~= "string" then fail("%s/required must be strings", path) end
       needs[key] = true
       if values.at(properties, key) == nil then keys[#keys + 1] = key end
     end
@@ -124,26 +120,24 @@ return function(schema, fail)
       if more == nil or more == false then return more == nil and ref "object" or seq(text "{", space, text "}") end
       return listed("{", seq(ref "string", space, text ":", space, convert(more, path .. "/additionalProperties")), "}")
     end
-    local tails = {}
-    local function tail(i, has_before)
-      if i > #keys then return seq(space, text "}") end
-      local slot = i * 2 + (has_before and 1 or 0)
-      if tails[slot] then return tails[slot] end
+    local last = seq(space, text "}")
+    local first, later = last, last -- nodes of the properties from a key on, of the first one and behind others
+    for i = #keys, 1, -1 do
       local key = keys[i]
       local of_key = values.at(properties, key)
       if of_key == nil then of_key = more == nil and true or more end
-      local node = convert(of_key, path .. "/properties/" .. tostring(key))
-      local pair = seq(space, constant(key), space, text ":", space, node, tail(i + 1, true))
-      if has_before then pair = seq(space, text ",", pair) end
-      tails[slot] = name_of(needs[key] and pair or alt {pair, tail(i + 1, has_before)})
-      return tails[slot]
+      local node = convert(of_key, path .. "/properties/" .. key)
+      local pair = seq(space, constant(key), space, text ":", space, node, later)
+      local behind = seq(space, text ",", pair)
+      first = name_of(needs[key] and pair or alt {pair, first})
+      later = name_of(needs[key] and behind or alt {behind, later})
     end
-    return seq(text "{", tail(1, false))
+    return seq(text "{", first)
   end
 
   local function array(one, path)
     local prefix, items = get(one, "prefixItems") or values.list {}, get(one, "items")
-    local min, max = count(one, "minItems", path) or 0, count(one, "maxItems", path)
+    local min, max = get(one, "minItems") or 0, get(one, "maxItems")
     if max and max < min then fail("%s: maxItems is less than minItems", path) end
     local item = items == nil and any or items ~= false and convert(items, path .. "/items")
     if items == false then max = math.min(max or prefix.n, prefix.n) end
@@ -160,7 +154,7 @@ return function(schema, fail)
   end
 
   local function a_string(one, path)
-    local min, max = count(one, "minLength", path), count(one, "maxLength", path)
+    local min, max = get(one, "minLength"), get(one, "maxLength")
     local pattern, format = get(one, "pattern"), get(one, "format")
     if (pattern and 1 or 0) + (format and 1 or 0) + ((min or max) and 1 or 0) > 1 then
       fail("%s: pattern, format and lengths are supported one at a time", path)
@@ -217,6 +211,10 @@ return function(schema, fail)
     if values.kind(one) ~= "dict" then fail("%s must be a schema, an object or a boolean", path) end
     local kinds, used, of_words = types_of(one), {}, nil
     for _, key in ipairs(one.keys) do
+      local want, v = kinds_of_words[key], get(one, key)
+      local is_empty = want == "list" and values.kind(v) == "dict" and v.n == 0 -- {} of a script
+      local fits = is_empty or values.kind(v) == want and (want ~= "int" or v >= 0)
+      if want and not fits then fail("%s/%s must be %s", path, key, names_of_kinds[want]) end
       if not ignored[key] then used[#used + 1] = key end
     end
     local function alone(key)
