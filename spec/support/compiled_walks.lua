@@ -80,6 +80,18 @@ walks["file_formats.checkpoint: restore"] = function()
   end
 end
 
+walks["base.json_encode: write"] = function()
+  local json_encode = require "luminary.base.json_encode"
+  return function(value)
+    local n = depth(value)
+    local nested, text = {1, "z"}, '[1,"z"]'
+    for i = 2, n do
+      nested, text = {a = nested, b = "x", c = {i, "y"}}, ('{"a":%s,"b":"x","c":[%d,"y"]}'):format(text, i)
+    end
+    return json_encode(nested) == text and n or 0
+  end
+end
+
 walks["checkpoint.ranks: packed, unpacked"] = function()
   local ranks = require "luminary.checkpoint.ranks"
   return function(value) return depth(ranks.from_outline(ranks.outline(value))) end

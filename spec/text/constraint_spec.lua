@@ -119,6 +119,7 @@ term  ::= [0-9]+ | "(" sum ")" |
       {"{}", '{"n": 3}', '{"s": "b"}', '{"n": 1.5, "s": "a"}'})
     check({json_schema = '{"type": "string", "pattern": "^a\\"[^b]$"}'}, {[["a\"c"]], [["a\"\n"]], [["a\"\\"]]},
       {[["a\"b"]], [["a""]]})
+    check({json_schema = '{"type": "string", "minLength": 2.0}'}, {'"ab"'}, {'"a"'})
     check({json_schema = '{"format": "date-time"}'}, {'"2024-02-28T09:05:00Z"'}, {'"2024-02-30T09:05:00Z"', '"x"'})
     check({json_schema = '{"enum": ["a", 1, null], "type": ["integer", "null"]}'}, {"1", "null"}, {'"a"'})
     for pattern, text in pairs {

@@ -1,6 +1,8 @@
 --- json_encode(value): Returns JSON text of a plain Lua value, without spaces. A table with a [1] becomes an array, any
 --- other table an object with its string keys sorted, so that equal tables yield equal text. A table with a [1] and
 --- other keys is an error. core.json_decode is the inverse. Only errors need the core.
+local interpreted = require "luminary.base.interpreted"
+
 -- Largest number of values, which core.json_decode reads too, and of levels: shared tables could expand without end.
 local MOST_VALUES, DEEPEST = 2 ^ 22, 256
 
@@ -88,6 +90,8 @@ function write(out, value, depth)
     refuse("a value", "a table, a string, a number or a boolean", "a " .. kind)
   end
 end
+
+write_list, write_object, write = interpreted(write_list), interpreted(write_object), interpreted(write)
 
 return function(value)
   local out = {n = 0, values = 0}

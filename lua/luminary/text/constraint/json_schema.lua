@@ -19,8 +19,8 @@ local words = {
 }
 local kinds_of_words = {properties = "dict", pattern = "str", format = "str"}
 for _, word in ipairs {"required", "prefixItems", "enum", "anyOf"} do kinds_of_words[word] = "list" end
-for _, word in ipairs {"minItems", "maxItems", "minLength", "maxLength"} do kinds_of_words[word] = "int" end
-local names_of_kinds = {dict = "an object", list = "an array", str = "a string", int = "a natural number"}
+for _, word in ipairs {"minItems", "maxItems", "minLength", "maxLength"} do kinds_of_words[word] = "count" end
+local names_of_kinds = {dict = "an object", list = "an array", str = "a string", count = "a natural number"}
 local type_names = {
   str = "string", int = "integer", float = "number", bool = "boolean", NoneType = "null", dict = "object",
   list = "array",
@@ -212,8 +212,8 @@ return function(schema, fail)
     local kinds, used, of_words = types_of(one), {}, nil
     for _, key in ipairs(one.keys) do
       local want, v = kinds_of_words[key], get(one, key)
-      local is_empty = want == "list" and values.kind(v) == "dict" and v.n == 0 -- {} of a script
-      local fits = is_empty or values.kind(v) == want and (want ~= "int" or v >= 0)
+      local empty = want == "list" and values.kind(v) == "dict" and v.n == 0 -- {} of a script
+      local fits = empty or values.kind(v) == want or want == "count" and type(v) == "number" and v >= 0 and v % 1 == 0
       if want and not fits then fail("%s/%s must be %s", path, key, names_of_kinds[want]) end
       if not ignored[key] then used[#used + 1] = key end
     end
