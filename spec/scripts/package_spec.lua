@@ -151,6 +151,14 @@ describe("packages #full #unsanitized", function()
     assert.equal("", run("lintian --allow-root --fail-on none " .. out .. "/*.deb 2>/dev/null | grep ^[EW]: || true"))
   end)
 
+  it("are of a build without what the specs of CUDA run on #long", function()
+    run(("cmake -S %s -B build -DLM_RELEASE=ON >configured"):format(temp.output_of("pwd"):match "[^\n]+"))
+    local targets = temp.read(folder .. "/build/CMakeFiles/Makefile2")
+    if not targets:find "/fake_cuda%.dir" then pending "there is no CUDA compiler" end
+    assert(targets:find("\nall: src/all", 1, true))
+    assert(not targets:find("\nall: spec/support/cuda/all", 1, true))
+  end)
+
   it("as a tree that runs where it is unpacked, and is moved", function()
     package("tar", "zstd")
     local name = ("luminary-%s-linux-$(uname -m)"):format(version)
