@@ -120,12 +120,17 @@ describe("lm.chat", function()
     local text = tokenizer:decode(lm.tensor(all, {dtype = "int64"}):narrow(1, ids.shape[2] + 1, 6))
     assert.equal(text, (lm.async(lm.chat.answer, path, "Once up", o):get()))
     assert.is_string(lm.async(lm.chat.answer, path, ("x"):rep(500), o):get()) -- its last tokens
-    local n = 0
-    local future = lm.async(lm.chat.answer, path, "Once up", {max_new_tokens = 100}):on_part(function()
-      n = n + 1
-      return n < 3
-    end)
-    assert.is_true(#future:get() < 60)
+    local shortest = math.huge -- a busy machine may learn of the end after the last token
+    for _ = 1, 5 do
+      local n = 0
+      local future = lm.async(lm.chat.answer, path, "Once up", {max_new_tokens = 100}):on_part(function()
+        n = n + 1
+        return n < 3
+      end)
+      shortest = math.min(shortest, #future:get())
+      assert.equal(3, n)
+    end
+    assert.is_true(shortest < 60)
     local answer, calls = lm.async(lm.chat.answer, path, messages, {max_new_tokens = 60, tools = {{name = "f"}},
       constraint = {regex = '\\{"name": "f"\\}'}}):get()
     assert.equal('{"name": "f"}', answer)
