@@ -19,13 +19,14 @@ local LIMIT = 900 -- seconds for one file
 
 -- The files that take longest, to begin first.
 local LONGEST = {
-  "elastic_spec", "models_spec", "chaos_spec", "mpi_spec", "doctor_spec", "faults_spec", "package_spec",
-  "install_spec", "world_spec", "examples_spec", "manners_spec", "ops_spec", "half_spec", "random_steps_spec",
-  "threads_spec", "cli_spec", "conv_spec", "store_spec", "start_spec", "attention_spec", "compare_more_spec",
-  "gpu_check_spec", "c_interface_spec", "ranks_spec", "collectives_spec", "docs_spec", "train_gpt_spec",
-  "launcher_spec", "train_spec", "compare_spec", "freeing_spec", "imagenet_spec", "gemm_spec", "arguments_spec",
-  "loader_state_spec", "nccl_failing_spec", "nccl_spec", "plan_spec", "data_parallel_spec", "pipeline_spec",
-  "tensor_parallel_spec", "loader_workers_spec", "rows_spec", "oom_spec", "interpreted_spec",
+  "elastic_spec", "compile_steps_spec", "step_counts_spec", "async_spec", "models_spec", "chaos_spec", "mpi_spec",
+  "doctor_spec", "faults_spec", "package_spec", "install_spec", "world_spec", "examples_spec", "manners_spec",
+  "ops_spec", "half_spec", "random_steps_spec", "threads_spec", "cli_spec", "conv_spec", "store_spec", "start_spec",
+  "attention_spec", "compare_more_spec", "gpu_check_spec", "c_interface_spec", "ranks_spec", "collectives_spec",
+  "docs_spec", "train_gpt_spec", "launcher_spec", "train_spec", "compare_spec", "freeing_spec", "imagenet_spec",
+  "gemm_spec", "arguments_spec", "loader_state_spec", "nccl_failing_spec", "nccl_spec", "plan_spec",
+  "data_parallel_spec", "pipeline_spec", "tensor_parallel_spec", "loader_workers_spec", "rows_spec", "oom_spec",
+  "interpreted_spec",
 }
 
 local function now()

@@ -370,7 +370,7 @@ describe("the example scripts for several devices", function()
 
   it("lenet_scratch.lua: two devices have the losses of one, to 1e-9", function()
     local steps, images = 6, 24
-    if kind == "cuda" then steps, images = 4, 12 end -- the device may be emulated
+    if kind == "cuda" then steps, images = 2, 6 end -- the device may be emulated
     local common = ("lenet_scratch.lua --data %s --max-steps %d --batch-size %d --lr 0.2 --dtype float64 "
       .. "--devices "):format(small, steps, images)
     local one, text = losses(common .. "cpu:0")
