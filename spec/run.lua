@@ -17,7 +17,12 @@
 --                  without it no bound on time is judged, and specs that are nothing else, tagged #time, are left out
 -- Specs tagged #long run with LM_TEST_LONG=1 alone. Other options are busted's.
 local ffi = require "ffi"
-ffi.cdef "int chdir(const char *); char *getcwd(char *, size_t); int setenv(const char *, const char *, int);"
+ffi.cdef [[
+  int chdir(const char *);
+  char *getcwd(char *, size_t);
+  int setenv(const char *, const char *, int);
+  int unsetenv(const char *);
+]]
 
 -- Specs run in the tree's folder; `given` turns paths that were meant from where this began.
 local before = ffi.string(ffi.C.getcwd(ffi.new "char[4096]", 4096))
@@ -108,8 +113,8 @@ local left_out = {}
 for _, name in ipairs(except) do
   for _, path in ipairs(files_of(name)) do left_out[path] = true end
 end
--- Folders and files that give our C odd sizes, bytes and calls, or free what it holds. With LM_TEST_LONG=1 sanitizers
--- see all files: the others repeat values, or are Lua over ops that these call.
+-- Folders and files that give our C odd sizes, bytes and calls, or free what it holds. The others repeat values, or are
+-- Lua over ops that these call: with LM_TEST_LONG=1 sanitizers see them, too, all at their usual length.
 local ODD_FOR_C = {}
 for name in ([[
   autograd/autograd autograd/recompute backend/ base/ bind/abuse bind/arguments bind/bounds bind/runtime
@@ -121,6 +126,8 @@ for name in ([[
   tensor/tensor text/constraint text/gguf_tokenizer text/tokenizer vision/transforms vision/vision]]):gmatch "%S+" do
   ODD_FOR_C[name] = true
 end
+local sees_all = os.getenv "LM_TEST_LONG" ~= nil
+if options.sanitized then ffi.C.unsetenv "LM_TEST_LONG" end
 local function is_odd_for_c(path)
   local name = path:match "^spec/(.*)_spec%.lua$" or ""
   return ODD_FOR_C[name] or ODD_FOR_C[name:match "^.*/"]
@@ -138,7 +145,7 @@ for _, name in ipairs(#files > 0 and files or {"all"}) do
   local paths = #files > 0 and files_of(name) or all
   for _, path in ipairs(paths) do
     local is_named = paths[2] == nil -- itself, and not a folder of it
-    local sanitizes = is_named or not options.sanitized or os.getenv "LM_TEST_LONG" or is_odd_for_c(path)
+    local sanitizes = is_named or not options.sanitized or sees_all or is_odd_for_c(path)
     local has_specs = not tags_of(path) or read(path):find "#unsanitized" or read(path):find "#lua"
     if not left_out[path] and sanitizes and has_specs then list[#list + 1] = path end
   end

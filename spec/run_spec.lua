@@ -157,6 +157,8 @@ end]],
     assert.equal("spec/models/b_spec.lua spec/op/ops_spec.lua\n", files "--unsanitized")
     temp.write(folder .. "/spec/io/c_spec.lua", 'it("works", error) it("is slow #unsanitized", function() end)')
     assert.equal(all, files "--unsanitized")
+    temp.write(folder .. "/spec/support/workers.lua", "return function() print(os.getenv 'LM_TEST_LONG') return 0 end")
+    assert.same({"1\n", "nil\n"}, {files("", true), files("--sanitized", true)}) -- at their usual length
     assert(os.execute(("cp spec/support/*.lua %s/spec/support"):format(folder)) == 0)
     assert.matches("\n1 passed, 0 failed, 0 skipped\n$", files "--unsanitized")
   end)
