@@ -12,7 +12,7 @@ describe("the store #unsanitized", function()
   setup(function()
     local ok, text = temp.run(folder, ("for script in base/generate op/entries/generate codegen/abi; do"
       .. " luajit src/$script.lua . %s || exit; done && %scc -std=gnu11 -D_GNU_SOURCE -Wall -Wextra -Werror -fwrapv"
-      .. " -fno-strict-aliasing -O1 -g -fsanitize=address,undefined -fno-sanitize-recover=all -I%s -Isrc -Ikernels"
+      .. " -fno-strict-aliasing -g -fsanitize=address,undefined -fno-sanitize-recover=all -I%s -Isrc -Ikernels"
       .. " -Iscripts/dev/fuzz -o %s/check spec/support/store/*.c %s -lsodium -lpthread"):format(folder, own, folder,
       folder, sources))
     assert(ok, text)
