@@ -114,7 +114,7 @@ describe("serve.OpenAI", function()
     local schema = {type = "string", pattern = "^(((a{0,100}){0,100}){0,100}){0,100}$"} -- too ambiguous
     local more = {response_format = {type = "json_schema", json_schema = {schema = schema}}}
     local status, text = ask("/v1/chat/completions", chat(more))
-    assert.equal(500, status)
+    assert.same({400, "invalid_request_error"}, {status, decode(text).error.type})
     assert.matches("more than 4096 stacks", decode(text).error.message, 1, true)
     more.stream = true
     local list = events(select(2, ask("/v1/chat/completions", chat(more))))

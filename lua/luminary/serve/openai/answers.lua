@@ -104,8 +104,9 @@ function answers.generation(api, call, reply)
   local function finish()
     usage.total_tokens = usage.prompt_tokens + usage.completion_tokens
     if not call.stream and not failure then reply.send(200, "application/json", object_text(call, done, usage)) end
-    local problem = failure and answers.error {status = 500, message = failure}
-    if problem and not call.stream then reply.send(500, "application/json", problem) end
+    local status = failure and failure:find(": constraint: ", 1, true) and 400 or 500 -- which was too ambiguous
+    local problem = failure and answers.error {status = status, message = failure}
+    if problem and not call.stream then reply.send(status, "application/json", problem) end
     if problem and call.stream then reply.add(("data: %s\n\n"):format(problem)) end
     if call.stream and call.include_usage then reply.add(object_text(call, {}, usage)) end
     if call.stream then reply.add "data: [DONE]\n\n" end
