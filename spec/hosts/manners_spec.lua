@@ -457,6 +457,7 @@ print "done"
 local REFUSALS = {
   "cannot ", "computing on 1 thread", "out of memory", "connection broke", "worker 0 ended with exit code",
   "the worker ended", "Too many open files", "not enough memory", "there is no memory",
+  "module 'luminary.", -- not found: LuaJIT opens no file of it
 }
 
 -- Asserts that EVERYTHING ran to its end, and that each part worked or was refused in one of these forms.
