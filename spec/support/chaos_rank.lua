@@ -189,7 +189,11 @@ local function divided_courses(layout)
     end
     if pipe then return pipe(input()) end
     if layout == "context" then return dist.all_reduce(ones { 4 }, { group = group }) end
-    if wrong == "dtype" then return forward(blocks:double()) end
+    if wrong == "dtype" then
+      forward(blocks:double())
+      blocks:float() -- or Adam's state has another dtype, which is this rank's own error
+      return
+    end
     forward(blocks[2]):backward() -- blocks are left out
   end
   local function course(f)
