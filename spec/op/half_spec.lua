@@ -204,8 +204,7 @@ local function differs(row, args, dtype, layout, units)
   local function compare(x, y, pick, what)
     local wrong = x and half.wrong(x, y, dtype, units)
     if not wrong or y.dtype ~= "float64" then return wrong and what .. ": " .. wrong end
-    -- Rounding within the op may change a result as much as a change of the inputs by one unit does. One such change may
-    -- cancel.
+    -- Rounding within the op may change a result as much as changes of the inputs by one unit do, which may cancel.
     for attempt = 1, 4 do
       if attempt > 1 or not near then
         near, near_gradients = in_float64(function(v)
