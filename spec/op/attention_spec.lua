@@ -79,6 +79,22 @@ describe("scaled_dot_product_attention", function()
     assert.near(0, largest(attend(one, one, v), attend(one:contiguous(), one:contiguous(), v)), 1e-6)
   end)
 
+  it("has gradients of overlapping keys and values", function()
+    local function windows(dtype, n, h, s, e) -- rows that begin one element after another
+      return lm.randn(n * h * s + e - 1):to(dtype):unfold(1, e, 1):view(n, h, s, e)
+    end
+    for _, dtype in ipairs {"bfloat16", "float16", "float32", "float64"} do
+      local x = {lm.randn(2, 2, 5, 4):to(dtype), windows(dtype, 2, 2, 1, 4), windows(dtype, 2, 2, 1, 3)}
+      local got, want = {}, {}
+      for i, each in ipairs(x) do got[i], want[i] = each:detach(), each:contiguous() end
+      for _, list in ipairs {got, want} do
+        for _, each in ipairs(list) do each:requires_grad_() end
+        attend(unpack(list)):float():square():sum():backward()
+      end
+      for i = 1, 3 do assert.is_true(got[i].grad:equal(want[i].grad), dtype) end
+    end
+  end)
+
   it("gives 0 where a query sees nothing, and a gradient without NaN", function()
     local mask = lm.ones({3, 5}, {dtype = "bool", device = device})
     mask[2] = false

@@ -178,8 +178,10 @@ lm_status lm_frame_result_like(lm_frame *f, int i, lm_dtype dtype, const lm_tens
 
 lm_status lm_frame_result_near(lm_frame *f, int i, lm_dtype dtype, const lm_tensor *like, int ndim,
                                const int64_t *size) {
-  if (like->ndim == ndim && memcmp(like->size, size, sizeof *size * (size_t)ndim) == 0)
-    return lm_frame_result_like(f, i, dtype, like);
+  bool same = like->ndim == ndim && memcmp(like->size, size, sizeof *size * (size_t)ndim) == 0;
+  for (int d = 0; same && d < ndim - 1; d++) /* rows that overlap would get another innermost dim */
+    same = like->size[d] == 1 || like->stride[d] != like->stride[ndim - 1];
+  if (same) return lm_frame_result_like(f, i, dtype, like);
   return lm_frame_result(f, i, dtype, like->device, ndim, size, LM_CONTIGUOUS);
 }
 

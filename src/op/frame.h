@@ -76,7 +76,7 @@ const char *lm_sizes_after(const lm_ints *sizes);
 lm_status lm_frame_result(lm_frame *f, int i, lm_dtype dtype, lm_device device, int ndim, const int64_t *size,
                           lm_format format);
 lm_status lm_frame_result_like(lm_frame *f, int i, lm_dtype dtype, const lm_tensor *like);
-/* Creates result i in the layout of `like` if that has the same sizes, else contiguous. */
+/* Creates result i in the layout of `like` if that has the same sizes and rows of its own, else contiguous. */
 lm_status lm_frame_result_near(lm_frame *f, int i, lm_dtype dtype, const lm_tensor *like, int ndim,
                                const int64_t *size);
 /* Makes result i's matrices column-major. */

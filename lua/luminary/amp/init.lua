@@ -190,9 +190,7 @@ end
 -- ---- the loss
 
 local function need_state(who)
-  if not state then
-    fail("%s: call amp.initialize(net, opt, {opt_level = …}) first", who)
-  end
+  if not state then fail("%s: call amp.initialize(net, opt, {opt_level = …}) first", who) end
 end
 
 --- Calls f with the scaled loss, and unscales the gradients after it.

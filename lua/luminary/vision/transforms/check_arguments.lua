@@ -11,9 +11,7 @@ function checks.check(who, x)
   if not core.is_tensor(x) or x.ndim < 2 then
     options.expected(who, "an image [C, H, W] or [H, W], or a batch [..., C, H, W]", x)
   end
-  if x.requires_grad then
-    fail("%s: the image must not require a gradient; pass x:detach()", who)
-  end
+  if x.requires_grad then fail("%s: the image must not require a gradient; pass x:detach()", who) end
   return x
 end
 
