@@ -22,7 +22,7 @@ local function read_log(path)
   for line in temp.read(path):gmatch("[^\n]+") do
     local loss = line:match('"loss":([^,]+)')
     if loss then losses[#losses + 1] = tonumber(loss) end
-    accuracy = tonumber(line:match('"test_accuracy":([^,]+)')) or accuracy
+    accuracy = tonumber(line:match('"test_accuracy":([^,}]+)')) or accuracy
   end
   return losses, accuracy
 end
