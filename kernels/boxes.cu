@@ -34,7 +34,8 @@ LM_KERNEL void lm_roi_kernel(lm_roi_job s, lm_roi_dividers by, int64_t count) {
     A image = lm_get<A>(b[0]), scale = (A)s.scale, best = lm_lowest<A>();
     if (!(image >= 1 && image < (A)(s.n + 1))) {
       if (column == 0 && row == 0 && c == 0) lm_report_bad(s.bad, s.bad_kind, box + 1, (int64_t)image, s.n);
-      image = 1;
+      ((T *)s.y)[e] = T{}, s.indices[e] = 0;
+      continue;
     }
     A x1 = lm_roi_edge<A>(lm_get<A>(b[1]) * scale), y1 = lm_roi_edge<A>(lm_get<A>(b[2]) * scale);
     A wide = lm_roi_edge<A>(lm_get<A>(b[3]) * scale) - x1 + 1, high = lm_roi_edge<A>(lm_get<A>(b[4]) * scale) - y1 + 1;

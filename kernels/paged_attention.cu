@@ -63,9 +63,9 @@ LM_KERNEL void __launch_bounds__(LM_PAGED_THREADS) lm_paged_attention_kernel(lm_
     for (int64_t k = j.window > 0 && position > j.window ? position - j.window : 0; k < position; k += LM_PAGED_KEYS) {
       const int keys = (int)lm_paged_least(position - k, LM_PAGED_KEYS);
       if (t < keys) row_of[t] = lm_paged_row(j, sequence, k + t, bad);
-      __syncthreads();
+      if (__syncthreads_or(t < keys && row_of[t] < 0)) return;
       for (int c = warp; c < keys; c += LM_PAGED_WARPS) {
-        const char *key = j.keys + ((row_of[c] < 0 ? 0 : row_of[c]) * j.key_heads + key_head) * j.key_bytes;
+        const char *key = j.keys + (row_of[c] * j.key_heads + key_head) * j.key_bytes;
         float dot[LM_PAGED_HEADS] = {};
         for (int64_t i = lane * 4; i < j.width; i += 4 * LM_WARP) {
           float v[4];
@@ -105,7 +105,7 @@ LM_KERNEL void __launch_bounds__(LM_PAGED_THREADS) lm_paged_attention_kernel(lm_
         }
       }
       for (int c = slice; slice < slices && c < keys; c += slices) {
-        const char *value = j.values + ((row_of[c] < 0 ? 0 : row_of[c]) * j.key_heads + key_head) * j.value_bytes;
+        const char *value = j.values + (row_of[c] * j.key_heads + key_head) * j.value_bytes;
         float v[4];
         lm_paged_read<Source>(value, column + chunk * 4, j.value_width, v);
         LM_UNROLL

@@ -5,6 +5,8 @@
 -- smoke                             a step of training in each dtype, beside the CPU
 -- steps [NAME]                      optimizers' steps of many sizes, aligned and not
 -- scaling                           gradients checked and unscaled, likewise
+-- groups                            what lm.compile makes kernels of at run time, beside the same ops one by one
+-- fused_products                    products that compute sums, gelu or its gradient too, beside the CPU
 -- linalg [SIZE]                     transforms, linear algebra; with a size their times
 -- alignment [OP DTYPE WHICH N]      linear and conv2d with an operand N elements off
 -- recurrent [SIZE]                  recurrent layers; with a size their times

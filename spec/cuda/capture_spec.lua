@@ -184,6 +184,7 @@ describe("a capture", function()
         local a = there.ones({1, 2, 5, 5}, {device = "cuda"})
         assert(there.conv2d(a, there.ones({3, 2, 3, 3}, {device = "cuda"})):sum():item() == 3 * 9 * 18)
         assert(a:view(5, 10):mm(a:view(10, 5)):sum():item() == 250)
+        there.profile(function() return x * 3 end)
         touch(over)
       end
     end, {nprocs = 2, method = "thread", args = {gate}})

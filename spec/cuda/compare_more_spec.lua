@@ -199,6 +199,12 @@ describe("by index", function()
     fails("embedding: index 0 .* out of range for 3 entries", function() return lm.embedding(on(0, 1), x) end)
     fails("embedding_backward: index 6 .* out of range for 5 entries",
       function() return ops.embedding_backward(ones, on(1, 6), 5, 0) end)
+    local box = lm.tensor({ { 1, 0, 0, 2, 2 } }, { device = "cuda" })
+    for n, image in pairs { [0] = 1, 3 } do
+      box[{ 1, 1 }] = image
+      fails(("roi_pool: index %d at position 1 is out of range for %d entries"):format(image, n),
+        function() return (lm.vision.roi_pool(lm.ones({ n, 2, 4, 3 }, { device = "cuda" }), box, { 2, 2 })) end)
+    end
     assert.same({ 9, 1 }, x:index_select(1, on(3, 1)):select(2, 2):cpu():tolist())
   end)
 end)

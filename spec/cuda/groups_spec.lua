@@ -208,6 +208,14 @@ describe("groups of steps on CUDA #fake", function()
     assert(state.reason:find("nvrtc", 1, true), state.reason)
   ]], "LM_CUDA_WITHOUT=nvrtc")
 
+  script("run step by step where the driver does not load what NVRTC made, and say so", [[
+    local x = lm.randn({4, 32}, {device = "cuda"})
+    fake.lm_fake_fail("cuModuleLoadData", 1, 218)
+    local groups, _, state = compare("refused", function(a) return ((a * 11):tanh() + 1):exp() end, {x})
+    assert(groups == 0)
+    assert(state.reason:find("cuModuleLoadData: error 218", 1, true), state.reason)
+  ]])
+
   script("keep the bits of eager ops where they shall", [[
     local x = lm.randn({4, 32}, {device = "cuda"})
     local f = function(a) return ((a * 9):tanh() + 1):exp() end

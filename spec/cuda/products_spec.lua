@@ -357,6 +357,29 @@ describe("CUDA's products and convolutions #fake", function()
     assert(failed > 60 and survived > 10, ("%d failed, %d survived"):format(failed, survived))
   ]])
 
+  script("compute apart what cuBLASLt refuses to compute with the product, also as late as in its call", [[
+    local function halves(...) return lm.rand({...}):to("float16"):cuda() end
+    local x, other, bias = halves(8, 24), halves(24, 16), halves(16)
+    local want, sums = x:cpu():double():matmul(other:cpu():double()), x:cpu():double():sum(2)
+    local sum, gelu = want + bias:cpu():double(), lm.nn.functional.gelu
+    for _, name in ipairs {"cublasLtMatmul", "cublasLtMatmulAlgoGetHeuristic"} do
+      local function refuse() fake.lm_fake_fail(name, 1, 7) end
+      refuse()
+      local y, found = lm.ops.mm_with_sums(x, other)
+      close(want, y, 1e-4, "product")
+      close(sums, found, 1e-4, "sums")
+      refuse()
+      local z, inner = lm.ops.addmm_gelu(x, other, bias)
+      close(sum, inner, 2e-2, "product and bias")
+      close(gelu(sum, {approximate = "tanh"}), z, 2e-2, "gelu")
+      refuse()
+      close(sum, bias:addmm(x, other), 2e-2, "bias")
+      refuse()
+      refused(name .. ": error 7", x.mm, x, other)
+      x, want, sums, sum = x:narrow(1, 1, 7), want:narrow(1, 1, 7), sums:narrow(1, 1, 7), sum:narrow(1, 1, 7)
+    end
+  ]])
+
   -- A fresh process each: handles, plans and choices are made at the first use.
   script("fail at the first use, and work at the second", [[
     local function step()

@@ -132,6 +132,13 @@ describe("quantized blocks", function()
     end
   end)
 
+  it("report a page that keys of no positions do not have", function()
+    local none, index = lm.zeros(0, 2, 32), lm.ones(1):long()
+    assert.error_matches(function()
+      lm.paged_attention(lm.ones(1, 4, 32), none, none, index:view(1, 1), index, index, 4):sum():item()
+    end, "1 at position 1 is out of range for 0 entries")
+  end)
+
   it("have the gradient of the expanded weight", function()
     local weight, bias = lm.quantize_blocks(lm.randn(150, 256), "q4_k"), lm.randn(150, {requires_grad = true})
     local expanded = lm.expand_blocks(weight, "q4_k")

@@ -90,7 +90,7 @@ static lm_event *mark_stream(lm_device device, int *stream) {
 static device_clock read_clock(lm_device device) {
   int stream;
   device_clock c = {.device = device};
-  lm_driver_of(device)->synchronize(lm_device_physical(device)); /* the next call of the script gets its error */
+  lm_device_synchronize(device); /* the next call of the script gets its error */
   lm_saved_error saved;
   lm_error_save(LM_OK, &saved);
   c.event = mark_stream(device, &stream);

@@ -37,6 +37,62 @@ function case.smoke()
   end
 end
 
+-- Compares compiled functions with the functions: groups of ops, which NVRTC compiles. Over the stand-in some of them.
+function case.groups()
+  local limit = { float64 = 1e-13, float32 = 1e-5, bfloat16 = 3e-2, float16 = 4e-3 }
+  for first, dtype in pairs { [0] = "bfloat16", "float32", "float16", "float64" } do
+    for i, group in ipairs(require "spec.support.cuda.group_cases"(dtype)) do
+      local args = group.make()
+      local function values(f)
+        for _, a in ipairs(args) do a.grad = nil end
+        lm.manual_seed(7)
+        local list = { f(unpack(args)) }
+        for _, a in ipairs(args) do list[#list + 1] = a.grad end
+        for k, t in ipairs(list) do list[k] = t:detach():cpu() end
+        return list
+      end
+      if not common.stand_in or i % 12 == first then
+        local want, step, state = values(group.f), lm.compile(group.f, { warmup = 1000 })
+        for _ = 1, 3 do common.expect_all(group.name, want, values(step), limit[dtype]) end
+        local reason = state.reason or ""
+        if reason:find("one by one", 1, true) then fail("%s: %s", group.name, reason) end
+      end
+    end
+  end
+end
+
+-- Checks products that compute more than the product: sums of an operand, gelu_tanh, its gradient.
+function case.fused_products()
+  local layouts = require "spec.support.half_layouts".layouts
+  for _, dtype in ipairs { "bfloat16", "float16", "float32", "float64" } do
+    lm.manual_seed(1)
+    for _, size in ipairs { { 8, 24, 16 }, { 33, 40, 13 }, common.sized({ 1024, 768, 3072 }, { 64, 32, 96 }) } do
+      local m, k, n = unpack(size)
+      for _, layout in ipairs(layouts) do
+        local function rand(shape) return lm.rand(shape, { device = "cuda" }):mul(2):sub(1):to(dtype) end
+        local function made(shape) return layout[2](rand, shape) or rand(shape) end
+        local x, other, bias, at = made { m, k }, made { k, n }, rand { n }, rand { m, n }
+        local function wide(t) return t:cpu():double() end
+        local product = wide(x):matmul(wide(other))
+        local what = ("%s, %d %d %d, %s"):format(dtype, m, k, n, layout[1])
+        for _, of_other in ipairs { false, true } do
+          local y, sums = lm.ops.mm_with_sums(x, other, { of_other = of_other })
+          common.expect_all("sums " .. what, { product, of_other and wide(other):sum(1) or wide(x):sum(2) },
+            { y, sums }, dtype == "float64" and 1e-12 or 1e-4)
+        end
+        for _, input in ipairs { false, bias } do
+          local sum = input and product + wide(bias) or product
+          common.expect_all("gelu " .. what, { F.gelu(sum, { approximate = "tanh" }), sum },
+            { lm.ops.addmm_gelu(x, other, input or nil) }, tolerance[dtype])
+        end
+        local leaf = wide(at):requires_grad_()
+        F.gelu(leaf, { approximate = "tanh" }):backward(product)
+        expect("gelu's gradient " .. what, leaf.grad, lm.ops.mm_gelu_backward(x, other, at), tolerance[dtype])
+      end
+    end
+  end
+end
+
 -- Checks linear or conv2d with an operand n elements behind a boundary of 256 bytes.
 local function compare_offset(op, dtype, which, n)
   lm.manual_seed(1)

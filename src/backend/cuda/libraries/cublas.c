@@ -119,6 +119,12 @@ static lm_status describe(const product *p, const lm_cuda_gemm_job *job, choice 
   return init_layout(s, s->dtype_y, false, s->n, s->m, s->ldy, s->step_y, &c->y);
 }
 
+/* cuBLASLt reports an epilogue that it does not support by either code; without one the second is a bug of ours. */
+static bool is_unsupported(const product *p, int code) {
+  return code == CUBLAS_STATUS_NOT_SUPPORTED ||
+         (p->epilogue != CUBLASLT_EPILOGUE_DEFAULT && code == CUBLAS_STATUS_INVALID_VALUE);
+}
+
 static lm_status ask_heuristics(cublasLtHandle_t handle, const product *p, choice *c) {
   cublasLtMatmulPreferenceOpaque_t preference;
   cublasLtMatmulHeuristicResult_t result[CHOICES];
@@ -144,10 +150,7 @@ static lm_status ask_heuristics(cublasLtHandle_t handle, const product *p, choic
         BLAS(cublasLtMatmulPreferenceSetAttribute(&preference, align[i].name, &align[i].bytes, sizeof align[i].bytes)));
   int code =
       cublasLtMatmulAlgoGetHeuristic(handle, &c->how, &c->b, &c->a, &c->y, &c->y, &preference, CHOICES, result, &found);
-  /* cuBLASLt reports an epilogue that it does not support by either code; without one the second is a bug of ours. */
-  if (code == CUBLAS_STATUS_NOT_SUPPORTED ||
-      (p->epilogue != CUBLASLT_EPILOGUE_DEFAULT && code == CUBLAS_STATUS_INVALID_VALUE))
-    return LM_OK;
+  if (is_unsupported(p, code)) return LM_OK;
   NEED(lm_cuda_check_blas(code, "cublasLtMatmulAlgoGetHeuristic"));
   for (int i = 0; i < found && !c->found; i++) {
     c->found = result[i].state == CUBLAS_STATUS_SUCCESS;
@@ -177,9 +180,8 @@ static lm_status choose_algorithm(const product *p, const lm_cuda_gemm_job *job,
 /* Chooses in relaxed mode. A capture may still forbid runtime calls that the library makes to choose or start. */
 static lm_status choose_relaxed(const product *p, const lm_cuda_gemm_job *job, const choice **out) {
   int mode;
-  lm_status status = lm_cuda_relax(&mode);
-  if (status != LM_OK) return status;
-  status = choose_algorithm(p, job, out);
+  NEED(lm_cuda_relax(&mode));
+  lm_status status = choose_algorithm(p, job, out);
   lm_cuda_unrelax(mode);
   if (status != LM_E_STATE || !lm_graph_capturing()) return status;
   return lm_remedy(status, "run the same once before the capture");
@@ -192,7 +194,6 @@ lm_status lm_cuda_blas_prepare(int ordinal) {
 
 lm_status lm_cuda_gemm(const lm_cuda_gemm_job *job, void *stream, bool *done) {
   lm_status status = LM_OK;
-  cublasLtHandle_t handle = NULL;
   const choice *c = NULL;
   LM_CUDA_SCRATCH workspace = {0};
   *done = false;
@@ -201,7 +202,7 @@ lm_status lm_cuda_gemm(const lm_cuda_gemm_job *job, void *stream, bool *done) {
   pthread_mutex_lock(&lock);
   c = lm_cache_find(&choices, &p, sizeof p); /* never evicted */
   if (!c) status = choose_relaxed(&p, job, &c);
-  handle = handles[p.device];
+  cublasLtHandle_t handle = handles[p.device];
   pthread_mutex_unlock(&lock);
   if (status != LM_OK || !c->found) return status;
   cublasLtMatmulDescOpaque_t how = c->how;
@@ -212,7 +213,7 @@ lm_status lm_cuda_gemm(const lm_cuda_gemm_job *job, void *stream, bool *done) {
   int code = cublasLtMatmul(handle, &how, wide ? (const void *)&job->alpha : &alpha, job->b, (void *)&c->b, job->a,
                             (void *)&c->a, wide ? (const void *)&job->beta : &beta, job->y, (void *)&c->y, job->y,
                             (void *)&c->y, &c->algorithm, workspace.p, c->workspace, stream);
-  if (code == CUBLAS_STATUS_NOT_SUPPORTED) return LM_OK; /* despite the heuristics */
+  if (is_unsupported(&p, code)) return LM_OK; /* despite the heuristics */
   NEED(lm_cuda_check_blas(code, "cublasLtMatmul"));
   *done = true;
   return LM_OK;

@@ -187,7 +187,7 @@ static lm_status load_module(lm_cuda_code *c, const lm_bytes *code) {
   if (status == LM_OK)
     status = check_driver((int)driver.cuModuleGetFunction(&c->kernel, module, "lm_group"), "cuModuleGetFunction");
   lm_cuda_unrelax(mode);
-  return status;
+  return status == LM_E_STATE ? LM_E_MISSING : status; /* the kernels of the ops then run one by one */
 }
 
 static lm_status make_code(lm_device device, lm_cuda_code *c, const char *text, size_t bytes) {
