@@ -229,6 +229,11 @@ describe("products of matrices", function()
     end)
   end
 
+  it("and its sums are 0 over no terms", function()
+    local y, sums = lm.ops.mm_with_sums(lm.ones(8, 0), lm.ones(0, 16))
+    assert.is_true(y:equal(lm.zeros(8, 16)) and sums:equal(lm.zeros(8)))
+  end)
+
   it("does not read the factors where alpha is 0", function()
     for _, dtype in ipairs {"float32", "float64", "bfloat16"} do
       for _, n in ipairs {1, 2, 8, 9, 300} do

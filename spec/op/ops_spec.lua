@@ -96,6 +96,12 @@ local layouts = {
     if x.ndim < 2 then return x end
     return x:transpose(1, -1):contiguous():transpose(1, -1)
   end,
+  ["from the second element of a larger tensor, dims of one element with strides of their own"] = function(x)
+    local stride = {}
+    for d, size in ipairs(x.shape) do stride[d] = size == 1 and 3 or x:contiguous():stride(d) end
+    local whole = core.ops.zeros({ x:numel() + 1 }, { dtype = x.dtype, device = x.device })
+    return whole:as_strided(x.shape, stride, 1):copy_(x)
+  end,
   ["channels-last"] = function(x)
     if x.ndim ~= 4 then return x end
     return x:contiguous { memory_format = "channels_last" }

@@ -45,6 +45,20 @@ describe("a view", function()
     assert.equal(-1, x[{ 2, 3, 4 }])
   end)
 
+  it("is read alike whatever the stride of a dim of one element is", function()
+    local F, channel = lm.nn.functional, lm.rand(2, 4, 5, 3):permute(1, 4, 2, 3):narrow(2, 1, 1)
+    for _, image in ipairs { channel, lm.rand(2, 4, 5):as_strided({ 2, 1, 4, 5 }, { 20, 7, 5, 1 }) } do
+      for _, mode in ipairs { "reflect", "replicate", "circular" } do
+        local pads = { 1, 2, 1, 0 }
+        local padded, wanted = F.pad(image, pads, { mode = mode }), F.pad(image:squeeze(2), pads, { mode = mode })
+        assert.is_true(padded:squeeze(2):equal(wanted))
+      end
+    end
+    local logs, labels = lm.rand(2, 5, 1, 33):transpose(3, 4), lm.randint(1, 6, { 2, 33, 1 })
+    local wanted = F.nll_loss(logs:squeeze(4), labels:squeeze(3), { reduction = "none" }):unsqueeze(3)
+    assert.is_true(F.nll_loss(logs, labels, { reduction = "none" }):equal(wanted))
+  end)
+
   it("counts versions with all its siblings", function()
     local v = x:view(-1)
     local before = x._version

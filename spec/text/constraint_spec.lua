@@ -137,6 +137,7 @@ term  ::= [0-9]+ | "(" sum ")" |
       ["#/items/enum must be an array"] = '{"items": {"enum": 1}}', ["#/anyOf must be an array"] = '{"anyOf": 1}',
       ["#/pattern must be a string"] = '{"pattern": []}',
       ["#/minItems must be a natural number"] = '{"minItems": -1}',
+      ["#: at most 0 items are allowed"] = '{"type": "array", "items": false, "minItems": 1}',
       ["#/maxItems must be a natural number"] = '{"maxItems": {"a": 1}}',
     } do refuses(pattern, {json_schema = text}) end
     local properties = {}

@@ -199,15 +199,17 @@ lm_status lm_cpu_int8_conv(const lm_int8_conv_args *a, lm_tensor *const *out) {
   LM_WORKSPACE(int32_t, base, 3 * K + x->size[1]);
   int32_t *const zeros = base + K, x_zero = (int32_t)zero_of_x + j.flip;
   float *const scale = (float *)(base + 2 * K);
-  const int32_t *sum = (const int32_t *)((const char *)a->packed->data + a->packed->numel) - K;
+  const char *sums = a->packed->data + a->packed->numel - K * (int64_t)sizeof(int32_t); /* at any address */
   memset(base + 3 * K, (int)zero_of_x, (size_t)x->size[1]);
   for (int64_t k = 0; k < K; k++) {
     zeros[k] = a->w_zero           ? ((const int32_t *)a->w_zero->data)[k] - (w->dtype == LM_U8 ? 128 : 0)
                : w->dtype == LM_U8 ? -128
                                    : 0;
     j.has_zeros = j.has_zeros || zeros[k] != 0;
+    uint32_t sum;
+    memcpy(&sum, sums + k * (int64_t)sizeof sum, sizeof sum);
     const uint32_t count = (uint32_t)(w->size[1] * taps);
-    base[k] = (int32_t)(count * (uint32_t)zeros[k] * (uint32_t)x_zero - (uint32_t)x_zero * (uint32_t)sum[k] +
+    base[k] = (int32_t)(count * (uint32_t)zeros[k] * (uint32_t)x_zero - (uint32_t)x_zero * sum +
                         (a->bias ? ((const uint32_t *)a->bias->data)[k] : 0));
     scale[k] = raw ? 1 : ((const float *)a->scale->data)[k];
   }

@@ -82,12 +82,12 @@ lm_status lm_cpu_pad_around(const lm_pad_around_args *a, lm_tensor *const *out) 
   int padded = a->pad.n / 2, first_padded = x->ndim - padded, ndim = padded + 1;
   padding job = {.ndim = ndim, .item = lm_dtype_size((lm_dtype)x->dtype), .x = x, .y = out[0]};
   axis *axes = job.axes;
-  int64_t indices = 0, lead = 1;
+  int64_t indices = 0, lead = 1, pitch = 1; /* pitch: of what is padded; a stride of a dim of 1 may differ */
   for (int d = 0; d < first_padded; d++) lead *= x->size[d];
-  for (int d = first_padded; d < x->ndim; d++) indices += out[0]->size[d];
+  for (int d = first_padded; d < x->ndim; d++) indices += out[0]->size[d], pitch *= x->size[d];
   LM_WORKSPACE(int64_t, tables, indices);
   int64_t *from = tables;
-  axes[0] = (axis){lead, first_padded > 0 ? x->stride[first_padded - 1] : 0, NULL};
+  axes[0] = (axis){lead, pitch, NULL};
   for (int k = 1; k < ndim; k++) {
     int d = first_padded + k - 1, p = 2 * (x->ndim - 1 - d);
     axes[k] = (axis){out[0]->size[d], x->stride[d], from};

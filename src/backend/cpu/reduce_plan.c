@@ -8,7 +8,7 @@ enum { OF_X, OF_OUT }; /* indices of the sides of lm_dims (merged_dims.h) */
 static int64_t set_dims(lm_dims *dims, const lm_tensor *x, const int64_t *out_stride, const bool *take) {
   lm_dims_set(dims, x->ndim, x->size, take, 2, (const int64_t *[]){x->stride, out_stride}, true);
   int64_t count = lm_dims_numel(dims);
-  if (dims->ndim == 0) { /* one element */
+  if (dims->ndim == 0 || count == 0) { /* one element or none */
     dims->ndim = 1, dims->size[0] = 1;
     dims->stride[OF_X][0] = dims->stride[OF_OUT][0] = 0;
   }

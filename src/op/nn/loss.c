@@ -17,19 +17,19 @@ lm_status lm_check_reduced(lm_op_id op, int reduction, const lm_ints *target, lm
   return LM_OK;
 }
 
-/* Keeps x's layout if one stride spans the dims after C, else copies. */
+/* Merges the dims after C; copies x unless one stride spans them. */
 lm_status lm_layout_classes(lm_frame *f, lm_tensor **t) {
-  const lm_tensor *x = *t;
+  const int ndim = (*t)->ndim;
+  const int64_t *size = (*t)->size;
+  lm_view_args args = {.size = {3, {ndim > 1 ? size[0] : 1, size[ndim > 1], 1}}};
   lm_tensor *merged = NULL;
-  bool walks = true;
-  for (int d = 2; d + 1 < x->ndim; d++) walks = walks && x->stride[d] == x->stride[d + 1] * x->size[d + 1];
-  if (!walks) NEED(lm_frame_layout(f, t, LM_PRESERVE));
-  x = *t;
-  int64_t size[3] = {1, x->size[x->ndim > 1], 1}, stride[3] = {0, x->stride[x->ndim > 1], 0};
-  if (x->ndim > 1) size[0] = x->size[0], stride[0] = x->stride[0];
-  for (int d = 2; d < x->ndim; d++) size[2] *= x->size[d];
-  if (x->ndim > 2) stride[2] = x->stride[x->ndim - 1];
-  NEED(lm_tensor_view(*t, 3, size, stride, 0, &merged));
+  for (int d = 2; d < ndim; d++) args.size.v[2] *= size[d];
+  args.x = *t;
+  if (lm_op_view(&args, &merged) != LM_OK) {
+    NEED(lm_frame_layout(f, t, LM_CONTIGUOUS));
+    args.x = *t;
+    NEED(lm_op_view(&args, &merged));
+  }
   *t = lm_frame_hold(f, merged);
   return LM_OK;
 }

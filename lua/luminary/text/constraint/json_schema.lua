@@ -138,9 +138,9 @@ return function(schema, fail)
   local function array(one, path)
     local prefix, items = get(one, "prefixItems") or values.list {}, get(one, "items")
     local min, max = get(one, "minItems") or 0, get(one, "maxItems")
-    if max and max < min then fail("%s: maxItems is less than minItems", path) end
     local item = items == nil and any or items ~= false and convert(items, path .. "/items")
     if items == false then max = math.min(max or prefix.n, prefix.n) end
+    if max and max < min then fail("%s: at most %d items are allowed, which is less than minItems", path, max) end
     local function rest(i) -- the items from the i-th on
       if max and i > max then return seq() end
       if i > math.max(1, prefix.n) then
