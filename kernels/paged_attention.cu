@@ -40,7 +40,7 @@ LM_DEVICE bool lm_paged_fits(const lm_paged_attention_job &j, int64_t token, int
 }
 
 template <class Source>
-LM_KERNEL void __launch_bounds__(LM_PAGED_THREADS) lm_paged_attention_kernel(lm_paged_attention_job j, lm_bad bad) {
+LM_KERNEL void __launch_bounds__(LM_PAGED_THREADS, 4) lm_paged_attention_kernel(lm_paged_attention_job j, lm_bad bad) {
   __shared__ float scores[LM_PAGED_HEADS][LM_PAGED_KEYS], largest[LM_PAGED_HEADS], sums[LM_PAGED_HEADS];
   __shared__ float rescale[LM_PAGED_HEADS];
   __shared__ int64_t row_of[LM_PAGED_KEYS];

@@ -168,7 +168,7 @@ LM_DEVICE void lm_topk_sort(Key *keys, uint32_t *indices, int size) {
 /* Sorts whole lines of up to LM_TOPK_BLOCK elements, and the best k of longer ones. size: a power of two, at least
  * their number. */
 template <class T>
-LM_KERNEL void __launch_bounds__(LINE_THREADS) lm_topk_block(lm_topk_job<T> job, int size) {
+LM_KERNEL void __launch_bounds__(LINE_THREADS, 2) lm_topk_block(lm_topk_job<T> job, int size) {
   typedef lm_topk_key<T> Key;
   LM_DYNAMIC_SHARED(Key, keys); /* [size], then indices [size] */
   __shared__ int bins[DIGITS];
@@ -230,7 +230,7 @@ LM_DEVICE int64_t lm_kth_rank(int64_t k, int64_t n, int64_t nans) {
 }
 
 template <class T>
-LM_KERNEL void __launch_bounds__(LINE_THREADS) lm_kth_block(lm_topk_job<T> job) {
+LM_KERNEL void __launch_bounds__(LINE_THREADS, 2) lm_kth_block(lm_topk_job<T> job) {
   typedef lm_topk_key<T> Key;
   __shared__ int bins[DIGITS];
   __shared__ int64_t sums[LM_WARP];

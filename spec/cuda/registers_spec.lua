@@ -45,6 +45,8 @@ local bounds = {
   {"lm_optim_kernel", 74, 0},
   {"lm_conv_", 72, 0},
   {"lm_ctc_backward", 65, 0},
+  {"lm_block_linear_", 96, 0},           -- sums of eight rows, and a run's integers and scales
+  {"lm_paged_attention_", 100, 0},       -- products of a key with eight heads' queries, or a value's sums for them
 }
 
 describe("a kernel's registers", function()
