@@ -116,6 +116,7 @@ describe("models.", function()
           assert.same(alone[1]:totable(), net:generate(ids, choice)[1]:narrow(1, 4, 24):totable())
         end
       end
+      net:generate(ids, {max_new_tokens = 2, do_sample = true, repetition_penalty = 1e-300}) -- samples of finite scores
       local y = net:generate(ids, {num_return_sequences = 2, top_p = 0, attention_mask = mask:eq(1)})
       assert.same(file["padded.greedy"]:repeat_interleave(2, 1):totable(), y:totable())
       for _, wrong in ipairs {lm.ones(3, 6), lm.ones(3), lm.ones(2, 7)} do

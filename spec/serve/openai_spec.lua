@@ -208,7 +208,7 @@ describe("serve.OpenAI", function()
       [chat {max_tokens = 1000}] = "maximum context length is 513",
       [chat {max_token = 3}] = "did you mean 'max_tokens'",
       [chat {temperature = -1}] = "temperature must be", [chat {temperature = "hot"}] = "temperature must be",
-      [chat {n = 1000}] = "n must be", [chat {stop = {""}}] = "'stop'",
+      [chat {n = 1000}] = "n must be", [chat {stop = {""}}] = "'stop'", [chat {stop = {a = 1}}] = "'stop'",
       [chat {logprobs = true}] = "'logprobs' is not",
       [chat {tools = {{}}}] = "tools%[0%]", [chat {tool_choice = "required"}] = "tool_choice",
       [chat {response_format = {type = "json_schema"}}] = "response_format",

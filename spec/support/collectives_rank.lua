@@ -202,6 +202,9 @@ function moving.all_gather_into_tensor(make, dtype, shape)
   call(dist.all_gather_into_tensor, out, t, {})
   if t:numel() == 0 then return check(t) end
   for r = 1, n do check(out[{ { (r - 1) * shape[1] + 1, r * shape[1] } }], of_rank(dtype, shape, nil, r - 1)) end
+  local numbers = make(dtype, { n })
+  call(dist.all_gather_into_tensor, numbers, of_rank(dtype, {}, nil, me), {}) -- tensors without dims are stacked
+  for r = 1, n do check(numbers:select(1, r), of_rank(dtype, {}, nil, r - 1)) end
 end
 
 function moving.gather(make, dtype, shape)

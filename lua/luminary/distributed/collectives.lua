@@ -48,7 +48,7 @@ local function check_joined(who, name, all, name_of_t, t, opts)
   local size, joined = groups.resolve(who, opts.group).size, t.shape
   if all.dtype ~= t.dtype then options.dtypes_differ(who, name, all, name_of_t, t) end
   local stacked = {size, unpack(joined)}
-  if joined[1] then joined[1] = size * joined[1] end
+  if t.ndim > 0 then joined[1] = size * joined[1] end
   if not same_sizes(all.shape, stacked) and (t.ndim == 0 or not same_sizes(all.shape, joined)) then
     options.wrong_shape(who, name, all, t.ndim == 0 and stacked or joined)
   end

@@ -13,11 +13,11 @@ local function filled(ids, mask)
   return ops.cat({given, ids:narrow(2, first + 1, length - first)}, 2)
 end
 
--- Makes the tokens of ids [N, L] less likely (Keskar et al. 2019).
+-- Makes the tokens of ids [N, L] less likely (Keskar et al. 2019). Scores stay finite, as softmax needs.
 local function penalized(scores, ids, penalty)
   if penalty == 1 then return scores end
   local seen = scores:gather(2, ids)
-  return scores:scatter(2, ids, ops.where(seen:lt(0), seen * penalty, seen / penalty))
+  return scores:scatter(2, ids, ops.where(seen:lt(0), seen * penalty, (seen / penalty):clamp({max = 1e30})))
 end
 
 -- Returns the tokens that would complete a sequence of n tokens that the list already has.

@@ -187,7 +187,7 @@ end
 function requests.generation(api, kind, text)
   local body, order = read(text, kind, api.name)
   local ends, stops = api.chat:ends()
-  for _, each in ipairs(type(body.stop) == "table" and body.stop or {body.stop}) do
+  for _, each in ipairs(type(body.stop) == "table" and not order[body.stop] and body.stop or {body.stop}) do
     if type(each) ~= "string" or each == "" or #stops == MOST_STOPS then
       refuse("stop", nil, "'stop' must be a text or at most %d texts, none empty", MOST_STOPS)
     end
