@@ -26,6 +26,7 @@ describe("a section of lua/luminary/help/pages", function()
     for text, problem in pairs {
       ["## a\n\n- x: one\n\nmore"] = "5: remarks must come earlier",
       ["## a\n\nReturns: x\n\nShape: y"] = "5: shape must come earlier",
+      ["## a\n\n- x: one\n- y, z: two"] = "4: an argument must be '- name: text'",
       ["## a\n\n```lua\nprint(1)"] = "3: the example has no end",
       ["## a\n\n```lua\n```\n\n```lua\n```"] = "6: a second part of this kind: example",
     } do
