@@ -579,6 +579,7 @@ describe("what errors advise", function()
       ["lm.optim.lr_scheduler.get_cosine_schedule_with_warmup"] = "get_scheduler",
       ["lm.EarlyStopping"] = "`luminary help early stopping`", ["lm.watch.EarlyStopping"] = "early stopping",
       ["F.linear_sum_assignment"] = "lm.linear_sum_assignment", ["lm.from_dlpack"] = "x:data_ptr()",
+      ["lm.paths.exists"] = "lm.paths.filep(path)", ["lm.paths.makedirs"] = "'mkdir'",
     } do
       local at = ({ lm = lm, nn = nn, F = F, optim = optim })[path:match "^%w+"]
       local ok, text = pcall(function()

@@ -155,10 +155,16 @@ describe("a loader", function()
     function Odd:len() return 2 end -- luacheck: ignore self
     function Odd:get(i) return i == 1 and lm.ones { 2 } or self.other end
     local odd = Odd()
-    odd.other = lm.ones { 3 }
-    assert.matches("stack", message(batches, data.DataLoader(odd, { batch_size = 2 }):iter()))
-    odd.other = { a = 1 }
-    assert.error(function() batches(data.DataLoader(odd, { batch_size = 2 }):iter()) end)
+    for problem, other in pairs {
+      ["shapes of tensors[1] and tensors[2] must match, got [2] and [3]"] = lm.ones { 3 },
+      ["tensors[2] must be a tensor, got a table"] = { a = 1 },
+    } do
+      odd.other = other
+      assert.matches("DataLoader: samples of a batch cannot be stacked; a collate_fn can pad them: stack: " .. problem,
+        message(batches, data.DataLoader(odd, { batch_size = 2 }):iter()), 1, true)
+    end
+    assert.matches("DataLoader: a batch's sample 1 is string 'x', but 2 a tensor [2]",
+      message(data.default_collate, { { "x" }, { lm.ones(2) } }), 1, true)
   end)
 
   it("has collate_fn", function()

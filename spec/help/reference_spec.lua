@@ -26,6 +26,7 @@ describe("a section of lua/luminary/help/pages", function()
     for text, problem in pairs {
       ["## a\n\n- x: one\n\nmore"] = "5: remarks must come earlier",
       ["## a\n\nReturns: x\n\nShape: y"] = "5: shape must come earlier",
+      ["## a\n\n- x: one\n- y, z: two"] = "4: an argument must be '- name: text'",
       ["## a\n\n```lua\nprint(1)"] = "3: the example has no end",
       ["## a\n\n```lua\n```\n\n```lua\n```"] = "6: a second part of this kind: example",
     } do
@@ -167,7 +168,7 @@ describe("the reference #lua", function()
         local path = line:match "^#+ (%S+:%S+)$" or line:match "^%- `([^`%(]+:[%w_]+)"
         for _, pattern in ipairs {
           "%f[%w]check_group%f[%W]", "%f[%w]hooked%f[%W]", "%f[%w]check_input%f[%W]", "%f[%w]next_momentum%f[%W]",
-          "head of this file", "%w[%w_]*/[%w_]+%.lua", "%w[%w_]*/[%w_]+%.[ch]%f[%W]",
+          "head of this file", "pipeline_schedule", "%w[%w_]*/[%w_]+%.lua", "%w[%w_]*/[%w_]+%.[ch]%f[%W]",
         } do
           if not file:find "/README%.md$" and not file:find "/environment%.md$" and line:find(pattern) then
             wrong[#wrong + 1] = ("%s:%d: %s"):format(file, number, line:match(pattern))

@@ -216,6 +216,13 @@ describe("help of a word #lua", function()
     assert.matches("^betas is an option of .*\noptim%.AdamW, optim%.Adam: decay rates", lm.help "betas")
     assert.matches("\nnn%.Embedding: the index of padding", lm.help "padding_idx")
   end)
+
+  it("that is an option of one function lists the names and pages with it instead of that function's text", function()
+    local text = lm.help "loss"
+    assert.matches("^loss is an option of nn%.parallel%.Pipeline; %?nn%.parallel%.Pipeline explains it\n", text)
+    assert.is_nil(text:find("Example:", 1, true))
+    assert.matches("\npages with 'loss'.*\n  F%.l1_loss ", text)
+  end)
 end)
 
 describe("help of a class #lua", function()

@@ -1,11 +1,10 @@
 --- Makes batches of a set's samples, for the loader itself or its workers, by a batch plan: {set, collate_fn,
---- batch_size, drop_last, dtypes, is_stream, rank, world}. rank and world are this process's part of a stream that is
---- split.
+--- batch_size, drop_last, dtypes, is_stream, rank, world}. rank and world are this process's part of a split stream.
 local core = require "luminary.core"
 local class = require "luminary.base.class"
 local options = require "luminary.base.options"
 local dataset = require "luminary.data.dataset"
-local fail = options.fail
+local fail, describe, bare = options.fail, options.describe, options.without_position
 
 local batches = {}
 
@@ -29,13 +28,14 @@ end
 local MAX_DEPTH = 100 -- levels of tables in a sample, which may contain itself
 
 local function collate_column(values, dtypes, path, depth)
-  local first = values[1]
-  if core.is_tensor(first) then return core.ops.stack(values) end
-  local kind = type(first)
+  local first, kind = values[1], type(values[1])
+  if core.is_tensor(first) then
+    local ok, batch = pcall(core.ops.stack, values)
+    if ok then return batch end
+    fail("DataLoader: samples of a batch cannot be stacked; a collate_fn can pad them: %s", bare(batch))
+  end
   for i, v in ipairs(values) do
-    if type(v) ~= kind then
-      fail("DataLoader: sample 1 of a batch has a %s where sample %d has a %s", kind, i, type(v))
-    end
+    if type(v) ~= kind then fail("DataLoader: a batch's sample 1 is %s, but %d %s", describe(first), i, describe(v)) end
   end
   if kind == "boolean" then return core.tensor(values, {dtype = "bool"}) end
   if kind == "number" then return core.tensor(values, {dtype = dtype_of(values, dtypes, path)}) end

@@ -253,8 +253,8 @@ local function descriptions(name, paths)
   return #lines > 0 and "\n" .. table.concat(lines, "\n") or ""
 end
 
--- Returns the text about an option, or with by_position a positional argument: the text of the function that has it, or
--- the names of several functions.
+-- Returns the text about an option, or with by_position a positional argument: the text of the function that has it, if
+-- the option has "_" and is thus no word of other texts, else the functions' names.
 local function about_option(name, by_position)
   local paths, said, first = {}, {}, nil
   local before, what = by_position and "[%({,]%s*" or "[{,]%s*", by_position and "argument" or "option"
@@ -275,11 +275,11 @@ local function about_option(name, by_position)
   if #paths == 0 then return nil end
   local theirs = load_module("luminary.help.pytorch_names").options[name]
   theirs = theirs and ("\nOf functions that lack it: %s."):format(theirs) or ""
-  local about = descriptions(name, paths)
-  if #paths == 1 then return ("%s is an %s of %s%s\n%s%s"):format(name, what, paths[1], about, first, theirs) end
+  local about, path = descriptions(name, paths), #paths == 1 and paths[1]
+  if path and name:find "_" then return ("%s is an %s of %s%s\n%s%s"):format(name, what, path, about, first, theirs) end
   local shown = table.concat(paths, ", ", 1, math.min(#paths, 8))
-  return ("%s is an %s of %s%s; ?%s explains the first%s%s"):format(name, what, shown,
-    #paths > 8 and (" and %d more"):format(#paths - 8) or "", paths[1], about, theirs)
+  return ("%s is an %s of %s%s; ?%s explains %s%s%s"):format(name, what, shown,
+    #paths > 8 and (" and %d more"):format(#paths - 8) or "", paths[1], path and "it" or "the first", about, theirs)
 end
 
 -- Returns the owners of a value's methods: "x", or the names of its classes.

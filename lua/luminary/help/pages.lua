@@ -50,6 +50,7 @@ local function read_section(section, lines, problem)
       begin_part(part_of[label], number)
       section[current] = {text}
     elseif current == "arguments" then
+      if line:find "^%- " then problem("an argument must be '- name: text'", number) end
       part[#part].about = part[#part].about .. " " .. line:match "^%s*(.*)$"
     elseif current then
       part[#part] = part[#part] .. " " .. line
@@ -67,12 +68,11 @@ end
 function pages.read(path)
   local list, problems, file = {}, {}, require("io").open(path, "r")
   if not file then return list, problems end
-  local section, lines, number
+  local section, lines, number = nil, nil, 0
   local function problem(text, at) problems[#problems + 1] = ("%s:%d: %s"):format(path, at, text) end
   local function finish_section()
     if section then read_section(section, lines, problem) end
   end
-  number = 0
   for line in file:lines() do
     number = number + 1
     local title = line:match "^## (.+)$"

@@ -1,10 +1,10 @@
 --- nn.parallel.Pipeline(…): Runs consecutive stages of a module on different ranks, a batch in several micro-batches.
----
---- The module is a chain of parts. A stage is a twin of the module whose forward runs the parts of the stage: it has
---- the modules and parameters that these use, and Absent for others. After each pass a rank sends its results and
---- receives those that other ranks' passes of the same round have for it (pipeline_schedule), in one batch, since NCCL
---- runs single sends and receives one after the other. Activations follow a header with their dtypes and shapes;
---- gradients need none.
+--
+-- The module is a chain of parts. A stage is a twin of the module whose forward runs the parts of the stage: it has
+-- the modules and parameters that these use, and Absent for others. After each pass a rank sends its results and
+-- receives those that other ranks' passes of the same round have for it (pipeline_schedule), in one batch, since NCCL
+-- runs single sends and receives one after the other. Activations follow a header with their dtypes and shapes;
+-- gradients need none.
 local core = require "luminary.core"
 local class = require "luminary.base.class"
 local lists = require "luminary.base.lists"
