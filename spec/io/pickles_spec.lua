@@ -302,6 +302,8 @@ describe("a hostile file", function()
       quantized({3}, {1}, short "x", short "y", short "z"),
       tensor("BoolStorage", {2}, {1}, 0, "}" .. short "neg" .. "\136s"),
       call("torch._utils._rebuild_device_tensor_from_cpu_tensor", float({2}, {1}), short "nope", short "xla:0", "\137"),
+      call("torch._utils._rebuild_device_tensor_from_cpu_tensor", float({2}, {1}), name "torch.FloatStorage",
+        short "xla:0", "\137"), -- whose error lists memory_format
       array("u1", {5}, short "abc"), array("u1", {2 ^ 50}, short "abc"), array("u1", {3}, int(3)),
       array("O8", {1}, short "x"), array("U1", {1}, short "abc"), array("U1", {1}, short "\0\0\17\0"),
       call("numpy._core.multiarray._reconstruct", name "numpy.ndarray", tuple(int(0)), short "b"),

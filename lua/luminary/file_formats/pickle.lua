@@ -52,9 +52,7 @@ pickle.is_lost = is_lost
 local Machine = {}
 Machine.__index = Machine
 
-function Machine:fail(format, ...)
-  self.cursor.source:malformed("pickle", format, ...)
-end
+function Machine:fail(format, ...) self.cursor.source:malformed("pickle", format, ...) end
 
 function Machine:push(value)
   self.n = self.n + 1
@@ -136,14 +134,14 @@ local function unless_lost(self, f, tuple)
   return f.call(tuple, self)
 end
 
--- Returns f(…), or a lost value if it raises an error that is not about the file, such as for its arguments.
+-- Returns f(…), or a lost value if it raises an error that is not about the file, such as for its arguments. An
+-- interrupt and "out of memory" or "not enough memory" are raised.
 local function call_or_lost(self, name, f, ...)
   local ok, value = pcall(f, ...)
   if ok then return value end
-  value = tostring(value)
-  if self.cursor.source:why(value) ~= value or value:find "memory" or value:find "interrupted" then error(value, 0) end
-  name = printable_name(name, 200)
-  return pickle.lost(("it calls %s with arguments that do not fit"):format(name), {advice = ADVICE})
+  local why = tostring(value)
+  if self.cursor.source:why(why) ~= why or why:find "[hf] memory" or why:find "interrupted" then error(why, 0) end
+  return pickle.lost("it calls " .. printable_name(name, 200) .. " with arguments that do not fit", {advice = ADVICE})
 end
 
 --- Returns the result of a callable for a tuple of arguments.
