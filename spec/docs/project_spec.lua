@@ -1,5 +1,5 @@
--- Pages that a release relies on: each promise has a test, issue templates ask for a command that is there, maintainers
--- have one address, and gaps for newcomers are still open.
+-- Pages that a release relies on: each promise has a test, issue templates ask for a command that is there, CI runs
+-- README's commands, maintainers have one address, and gaps for newcomers are still open.
 local lm = require "luminary"
 local temp = require "spec.support.temp"
 
@@ -45,6 +45,19 @@ describe("pages of the project #lua", function()
     for _, path in ipairs {"SECURITY.md", "CONTRIBUTING.md", "docs/maintain/releasing.md"} do
       assert.matches("debian/", temp.read(path), 1, true)
     end
+  end)
+
+  it("runs README's commands in ci.yml, on each release of Debian that was tried", function()
+    local workflow, readme = temp.read ".github/workflows/ci.yml", temp.read "README.md"
+    local commands = 0
+    for command in workflow:gmatch "%- run: (scripts/[^\n]+)" do
+      commands = commands + 1
+      assert.matches("\n" .. command .. " ", readme, 1, true)
+    end
+    assert.is_true(commands >= 2)
+    local suites = {["12"] = "bookworm", ["13"] = "trixie"}
+    local row = assert(temp.read("docs/start/install.md"):match "\n| (Debian[^|]*)| tried")
+    for release in row:gmatch "%d+" do assert.matches(suites[release], workflow:match "debian: (%b[])", 1, true) end
   end)
 
   it("has one address of the maintainers", function()
