@@ -3,7 +3,7 @@
 local lm = require "luminary"
 local temp = require "spec.support.temp"
 
--- Whether a path such as lm.linalg.qr names something; modules raise an error for a name that they lack.
+-- Returns true if a path such as lm.linalg.qr names something. Modules raise an error for a name that they lack.
 local function is_there(path)
   local value = {lm = lm, nn = lm.nn}
   return pcall(function()
