@@ -94,6 +94,8 @@ describe("packages #full #unsanitized", function()
   it("for Debian: control fields, contents, checksums #long", function()
     package("deb", "dh")
     assert.equal(version .. "\n", field("luminary", "Version"))
+    -- No pages that scripts/docs has written in this checkout.
+    assert.not_matches("status/rows", run("dpkg-deb -c " .. out .. "/luminary-doc_*.deb"), 1, true)
     local depends = field("luminary", "Depends")
     for _, library in ipairs {"libluajit%-5%.1%-2 | libluajit2%-5%.1%-2", "libc6 %(>= ", "libdnnl%d", "libopenblas0"} do
       assert.matches(library, depends)
