@@ -211,7 +211,7 @@ describe("groups of steps on CUDA #fake", function()
   script("run step by step where the driver does not load what NVRTC made, and say so", [[
     local x = lm.randn({4, 32}, {device = "cuda"})
     fake.lm_fake_fail("cuModuleLoadData", 1, 218)
-    local groups, _, state = compare("refused", function(a) return ((a * 11):tanh() + 1):exp() end, {x})
+    local groups, _, state = compare("refused", function(a) return ((a * 11):tanh() + 1):sqrt() end, {x}) -- in no file
     assert(groups == 0)
     assert(state.reason:find("cuModuleLoadData: error 218", 1, true), state.reason)
   ]])
