@@ -160,9 +160,12 @@ describe("too little", function()
     local worked, refused = 0, 0
     local sizes = long and {} or {80000, 100000, 122500, 140000, 200000, 300000}
     if long then for kilobytes = 60000, 600000, 2500 do sizes[#sizes + 1] = kilobytes end end
+    -- About here oneDNN's library fits in part, or does while what its constructors allocate does not.
+    for kilobytes = 79000, 82000, long and 20 or 300 do sizes[#sizes + 1] = kilobytes end
     for _, kilobytes in ipairs(sizes) do
       local text, code = run(EVERYTHING, 60, {before = ("ulimit -v %d;"):format(kilobytes)})
-      assert(is_orderly(text, code), ("ulimit -v %d: exit code %s, %s"):format(kilobytes, code, text))
+      local held = is_orderly(text, code) and not text:find "onednn.*to map"
+      assert(held, ("ulimit -v %d: exit code %s, %s"):format(kilobytes, code, text))
       if code == 0 then worked = worked + 1 else refused = refused + 1 end
     end
     assert(refused > 0)

@@ -291,6 +291,7 @@ describe("a misspelt command", function()
     for arguments, answer in pairs {
       docter = "cannot open docter: No such file or directory; did you mean 'luminary doctor'?\n",
       ["--hepl"] = "unrecognized argument '--hepl'; did you mean '--help'?\n",
+      zebra = "cannot open zebra: No such file or directory; luminary --help lists commands\n",
       ["docter.lua"] = "cannot open docter.lua: No such file or directory\n",
     } do
       local folder = temp.folder()

@@ -444,6 +444,12 @@ describe("torch.save's file", function()
     for _, name in ipairs { "old_dirs", "old_stps", "ro" } do
       assert.matches(name .. "%]", temp.read(path))
     end
+    opt = lm.optim.Adafactor { p }
+    lm.save(path, opt:state_dict())
+    v = lm.load(path, { null = "None" })
+    assert.same({ "None", 0.001 }, v.param_groups[1].eps) -- False would be 0 there
+    opt:load_state_dict(lm.load(path))
+    assert.same({ false, 0.001 }, opt.param_groups[1].eps)
   end)
 
   it("may be of any protocol, and hold NumPy's numbers", function()

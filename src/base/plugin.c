@@ -8,6 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/address_space.h"
 #include "base/descriptor.h"
 #include "base/thread.h"
 
@@ -53,6 +54,7 @@ static bool is_name(const char *name) {
 }
 
 static lm_status load_plugin(const lm_plugin_family *family, const char *name, const char *path, void **function) {
+  if (!lm_address_space_has(family->room > 0, family->room)) return lm_fail_memory("%s '%s'", family->noun, name);
   void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
   if (!library) return lm_fail(LM_E_MISSING, "cannot load %s '%s': %s", family->noun, name, dlerror());
   *function = dlsym(library, family->function);

@@ -16,6 +16,7 @@ typedef struct lm_plugin_family {
   lm_variable folders;  /* LM_VAR_GROUP_PATH */
   const char *function; /* the name of the function that each plug-in exports */
   const char *noun;     /* the word for one in messages: "backend" */
+  size_t room;          /* address space of libraries in C++, whose constructors throw if they cannot allocate */
 } lm_plugin_family;
 
 /* Loads the plug-in `name` and returns its function and the file's path. *function is NULL if there is no such file;

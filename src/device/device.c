@@ -82,7 +82,7 @@ const lm_driver *lm_driver_of(lm_device device) {
 
 /* ---- plug-ins */
 
-static const lm_plugin_family family = {"backend", LM_VAR_BACKEND_PATH, "lm_backend_plugin", "backend"};
+static const lm_plugin_family family = {"backend", LM_VAR_BACKEND_PATH, "lm_backend_plugin", "backend", 0};
 static pthread_mutex_t loading = PTHREAD_MUTEX_INITIALIZER;
 
 /* Loads and registers the plug-in; *found is false if no plug-in has that name. */

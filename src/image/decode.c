@@ -49,7 +49,7 @@ static format formats[] = {
 const char lm_image_endings[] = "jpg jpeg png bmp webp tif tiff gif";
 
 static lm_status load_image_plugin(void *arg) {
-  static const lm_plugin_family family = {"image", LM_VAR_BACKEND_PATH, "lm_codec_of", "image format"};
+  static const lm_plugin_family family = {"image", LM_VAR_BACKEND_PATH, "lm_codec_of", "image format", 0};
   format *f = arg;
   void (*codec_of)(lm_codec *) = NULL;
   char path[LM_PLUGIN_PATH];

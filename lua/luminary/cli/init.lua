@@ -131,11 +131,11 @@ local COMMANDS = {"run", "th", "explain", "doctor", "inspect", "quantize", "chat
 local OPTIONS = {"--version", "--help"}
 local HAS_FILE = lists.set "run doctor inspect quantize chat serve ops" -- commands with a file here
 
--- Returns "; did you mean 'luminary doctor'?" for a word that is near one in the list; else "".
-local function near(word, list, before)
+-- Returns "; did you mean 'luminary doctor'?" for a word that is near one in the list; else `otherwise`.
+local function near(word, list, before, otherwise)
   local there, core = pcall(require, "luminary.core")
   local name = there and core.nearest(word, list)
-  return name and format("; did you mean '%s%s'?", before, name) or ""
+  return name and format("; did you mean '%s%s'?", before, name) or otherwise
 end
 
 local function run_command(args)
@@ -171,11 +171,11 @@ local function run_command(args)
     local chunk, problem = loadstring(args[2], "=(command line)")
     return run(chunk, problem, set_arg(args, 2))
   elseif first ~= "-" and first:sub(1, 1) == "-" then
-    say(("unrecognized argument '%s'%s\n%s"):format(first, near(first, OPTIONS, ""), USAGE))
+    say(("unrecognized argument '%s'%s\n%s"):format(first, near(first, OPTIONS, "", ""), USAGE))
     return 1
   end
   if os.getenv "LM_ERROR_FILE" then io.stdout:setvbuf "line" end -- the launcher shows lines at once
-  local at = 1
+  local at = (first == "th" or first == "explain") and 2 or 1
   if first == "th" then
     local ok, why = pcall(require, "luminary.torch7.globals")
     if not ok then
@@ -183,23 +183,17 @@ local function run_command(args)
         and "luminary th needs the package luminary-torch7; docs/from_torch7.md says how to install it" or why)
       return 1
     end
-    at, first = 2, args[2]
-    if not first then
-      say "luminary th needs a script"
-      return 1
-    end
-  end
-  if first == "explain" then
+  elseif first == "explain" then
     require("luminary.explain").every_step = true
-    at, first = 2, args[2]
-    if not first then
-      say "luminary explain needs a script"
-      return 1
-    end
+  end
+  first = args[at]
+  if not first then
+    say(("luminary %s needs a script"):format(args[1]))
+    return 1
   end
   local chunk, problem = loadfile(first ~= "-" and first or nil)
   if not chunk and not find(first, "[./]") and find(problem, "^cannot open") then
-    problem = problem .. near(first, COMMANDS, "luminary ")
+    problem = problem .. near(first, COMMANDS, "luminary ", "; luminary --help lists commands")
   end
   return run(chunk, problem, set_arg(args, at))
 end

@@ -493,6 +493,8 @@ local function optimizer_state(t, least, is_list)
       copy.params[i], out.state[number - least] = number - least, t.state[number]
     end
     if copy.history_size then as_lbfgs(copy, out.state, is_list) end
+    local eps = copy.eps -- Adafactor's, of the dtype: {None, 0.001}
+    if options.is_plain(eps) and eps[1] == false then copy.eps = {pickle.NONE, eps[2]} end
     out.param_groups[g] = copy
   end
   return out

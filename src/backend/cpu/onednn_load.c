@@ -18,7 +18,7 @@ static bool may_write_code(void) {
 }
 
 static lm_status load_onednn(void *nothing) {
-  static const lm_plugin_family family = {"cpu", LM_VAR_BACKEND_PATH, "lm_onednn_plugin", "library"};
+  static const lm_plugin_family family = {"cpu", LM_VAR_BACKEND_PATH, "lm_onednn_plugin", "library", 64 << 20};
   void (*plugin)(lm_onednn_table *) = NULL;
   char path[LM_PLUGIN_PATH];
   (void)nothing;

@@ -18,7 +18,7 @@ enum { MAX_DEPTH = 100 }; /* messages in one another; each takes slots of Lua's 
 static lm_onnx_messages messages;
 
 static lm_status load_onnx_plugin(void *arg) {
-  static const lm_plugin_family family = {"file", LM_VAR_BACKEND_PATH, "lm_onnx_messages_of", "file format"};
+  static const lm_plugin_family family = {"file", LM_VAR_BACKEND_PATH, "lm_onnx_messages_of", "file format", 0};
   void (*messages_of)(lm_onnx_messages *) = NULL;
   (void)arg;
   NEED(lm_plugin_need(&family, "onnx", (void **)&messages_of));

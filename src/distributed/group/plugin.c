@@ -9,7 +9,7 @@
 #include "base/plugin.h"
 #include "distributed/group/group_core.h"
 
-static const lm_plugin_family family = {"group", LM_VAR_GROUP_PATH, LM_GROUP_PLUGIN, "backend"};
+static const lm_plugin_family family = {"group", LM_VAR_GROUP_PATH, LM_GROUP_PLUGIN, "backend", 64 << 20};
 
 typedef struct backend {
   char name[LM_PLUGIN_NAME];

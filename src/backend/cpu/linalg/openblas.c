@@ -28,7 +28,7 @@ static int missing_variables(const char *added[2]) {
 }
 
 static lm_status load_openblas(void) {
-  static const lm_plugin_family family = {"cpu", LM_VAR_BACKEND_PATH, "lm_openblas_plugin", "library"};
+  static const lm_plugin_family family = {"cpu", LM_VAR_BACKEND_PATH, "lm_openblas_plugin", "library", 0};
   void (*plugin)(lm_openblas_table *) = NULL;
   NEED(lm_plugin_need(&family, "openblas", (void **)&plugin));
   plugin(&lm_openblas);
