@@ -13,13 +13,14 @@ local bounds = {
   {"lm_attention_of_", 255, 8},          -- a tile of scores and two of gradients in registers
   {"lm_attention_forward", 254, 0},
   {"cub.*radix", 128, 0},
-  {"lm_columns_sums", 128, 40},           -- eight columns' two sums in flight
+  {"lm_columns_sums", 128, 48},           -- eight columns' two sums, and two packs in flight
   {"lm_columns_map", 128, 0},
   {"lm_planes_sums", 128, 0},
   {"lm_layer_rows", 120, 8},
   {"lm_entropy_backward", 119, 56},
-  {"lm_entropy_forward", 89, 48},
+  {"lm_entropy_forward", 96, 80},        -- ptxas aims at two blocks for float32, which (512, 1) would give 89 and none
   {"lm_seams_map", 100, 0},
+  {"grad_igamma", 116, 40},              -- lgamma, a power and exp in one
   {"gamma", 80, 96},                     -- a table of coefficients
   {"lm_row_.*sinc?[I_]", 64, 40},        -- the slow path of large angles, as of the next two
   {"lm_row_.*cos[I_]", 64, 40},
@@ -33,6 +34,7 @@ local bounds = {
   {"lm_reduce_rows", 80, 80},
   {"lm_reduce_cols.*deviation", 80, 32},
   {"lm_reduce_", 80, 0},
+  {"lm_scan_recurrenceId", 117, 0},      -- pairs of float64
   {"lm_scan_", 88, 0},
   {"lm_softmax_", 124, 0},
   {"lm_grid_.*ILi2ELi3E", 68, 1280},     -- cubic samples of volumes
@@ -42,6 +44,7 @@ local bounds = {
   {"lm_pooling_", 72, 0},
   {"lm_plan_kernel", 48, 112},
   {"lm_index_sum_tiles", 76, 0},
+  {"lm_optim_kernel.*_elementd", 86, 8}, -- float64
   {"lm_optim_kernel", 74, 0},
   {"lm_conv_", 72, 0},
   {"lm_ctc_backward", 65, 0},

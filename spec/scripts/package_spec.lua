@@ -49,7 +49,7 @@ describe("debian/ #lua", function()
   it("has the version of the library, and the packages that scripts/setup installs to build", function()
     assert.matches("^luminary %(" .. version:gsub("%.", "%%.") .. "%)", temp.read "debian/changelog")
     local needed = temp.read("debian/control"):match "\nBuild%-Depends: (.-)\n\n"
-    local known = "gcc libc6-dev make luarocks openmpi-bin libedit2 dataset-fashion-mnist"
+    local known = "gcc libc6-dev make luarocks lua-filesystem lua-md5 openmpi-bin libedit2 dataset-fashion-mnist"
     for name in temp.output_of("scripts/setup --manager apt --packages"):gmatch "%S+" do
       if not known:find(name, 1, true) and not name:find "luajit" then assert.matches(name, needed, 1, true) end
     end
