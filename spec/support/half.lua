@@ -11,7 +11,7 @@ half.limits = {
 
 -- Returns the greatest difference between elements of half-precision `got` and float64 `want`, in units of the last
 -- place, and a text about it. A result that the dtype lacks counts for nothing. single: the float32 result for the same
--- inputs, which is as good, or nil. shared: as many units of the largest element are no difference in any.
+-- inputs, as good, in units of its own, or nil. shared: as many units of the largest element are no difference in any.
 function half.units_off(got, want, single, dtype, shared)
   local limits = half.limits[dtype]
   if want:numel() == 0 then return 0 end
@@ -19,10 +19,12 @@ function half.units_off(got, want, single, dtype, shared)
   local there = b:abs():le(limits.max)
   if not there:any():item() then return 0 end
   local largest = b:masked_select(there):abs():max():item()
-  local unit = (b:abs():clamp(limits.least) * limits.eps):clamp(limits.step)
-  local away = (a - b):abs()
-  if single then away = away:fmin((a - single:double():reshape(-1)):abs()) end
-  local off = (away - largest * (shared * limits.eps + 2 ^ -20)):div(unit) -- 2^-20: what float32 sums lose
+  local function off_from(x)
+    local unit = (x:abs():clamp(limits.least) * limits.eps):clamp(limits.step)
+    return ((a - x):abs() - largest * (shared * limits.eps + 2 ^ -20)):div(unit) -- 2^-20: what float32 sums lose
+  end
+  local off = off_from(b)
+  if single then off = off:fmin(off_from(single:double():reshape(-1))) end
   off = off:masked_fill(there:logical_not(), 0):nan_to_num { nan = inf, posinf = inf }
   local worst, at = off:max(1)
   at = at:item()
