@@ -350,7 +350,7 @@ describe("luminary serve", function()
       luajit bin/luminary serve --port 0 --name m --end-seconds 10 %s >%s/out 2>%s/errors &
       pid=$!
       trap 'kill -9 $pid 2>/dev/null' EXIT
-      for i in $(seq 100); do [ -s %s/out ] || sleep 0.1; done
+      for i in $(seq 300); do [ -s %s/out ] || sleep 0.1; done
       url=$(sed 's/.* at //' %s/out)
       ask() { curl -s -m 20 "$@"; }
     ]]):format(folder, folder, folder, folder, folder) .. script)
